@@ -1,0 +1,140 @@
+"""The making of twins: new leaves put where the walk has found the old ones."""
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tensorpack._lifetime import adapter_of
+from tensorpack._walk import (
+    Kind,
+    Walk,
+    is_payload,
+    kind_of,
+    mappings,
+    payload_plan,
+    sequences,
+    walk,
+)
+from tensorpack.errors import LeafCountError, LeafError
+
+__all__ = ["HELPERS", "Build", "prepared", "rebuild"]
+
+T = TypeVar("T")
+
+
+def like(value: Any, items: Any) -> Any:
+    """Put new items into a container of a value's own class."""
+    cls = type(value)
+    if cls is type(items):
+        return items
+    if cls is collections.defaultdict:
+        return collections.defaultdict(value.default_factory, items)
+    if cls is collections.deque:
+        return collections.deque(items, value.maxlen)
+    if hasattr(cls, "_fields"):
+        return tuple.__new__(cls, items)
+    return cls(items)
+
+
+class Build:
+    """Makes the twin of an object from new leaves, taken in the order of the walk."""
+
+    __slots__ = ("_hooks", "rest", "take")
+
+    def __init__(self, leaves: Sequence[object], *, hooks: bool = False) -> None:
+        self.rest = list(reversed(leaves))
+        self.take: Callable[[], Any] = self.rest.pop
+        self._hooks = hooks
+
+    def nested(self, value: Any) -> Any:
+        """Make the twin of a payload."""
+        twin = type(value).__tensorpack_rebuild__(value, self)
+        return _hook(twin) if self._hooks else twin
+
+    def adapted(self, value: Any) -> Any:
+        """Make the twin of a value that has an adapter."""
+        adapter = adapter_of(type(value))
+        if adapter is None:  # the walk has found one
+            raise LookupError(type(value))
+        new = [self.take() for _ in adapter.leaves(value)]
+        twin = adapter.rebuild(value, new)
+        if type(twin) is not type(value):
+            raise LeafError(
+                found=f"{adapter!r}",
+                problem=f"made a `{type(twin).__name__}` from a "
+                f"`{type(value).__name__}`",
+                remedy=f"Write an adapter for `{type(value).__name__}` itself.",
+            )
+        return twin
+
+    def dynamic(self, value: Any) -> Any:
+        """Make the twin of a value by the types that are found in it."""
+        match kind_of(value):
+            case Kind.LEAF:
+                return self.take()
+            case Kind.PAYLOAD:
+                return self.nested(value)
+            case Kind.ADAPTED:
+                return self.adapted(value)
+            case Kind.CONTAINER if isinstance(value, dict):
+                return like(value, {k: self.dynamic(v) for k, v in value.items()})
+            case Kind.CONTAINER:
+                return like(value, [self.dynamic(v) for v in value])
+            case Kind.HOST | Kind.UNKNOWN:
+                return value
+
+
+HELPERS: Mapping[str, object] = {
+    "is_payload": is_payload,
+    "like": like,
+    "mappings": mappings,
+    "sequences": sequences,
+}
+"""The global names of generated code that are the same for every class."""
+
+
+def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
+    """Make the twin of a walked value from new leaves.
+
+    Raises:
+        LeafCountError: the value does not have as many leaves as were given.
+    """
+    build = Build(leaves, hooks=hooks)
+    try:
+        twin: T = build.dynamic(value)
+    except IndexError:
+        if build.rest:
+            raise
+        count = LeafCountError(
+            cls=type(value).__qualname__, given=len(leaves), more=True
+        )
+        raise count from None
+    if build.rest:
+        raise LeafCountError(cls=type(value).__qualname__, given=len(leaves))
+    return twin
+
+
+def _hook(value: Any) -> Any:
+    """Ask a payload for the object that travels in its place."""
+    if not payload_plan(type(value)).hooked:
+        return value
+    found = value.__payload_prepare__()
+    if type(found) is not type(value):
+        raise LeafError(
+            cls=type(value).__qualname__,
+            key="__payload_prepare__()",
+            found=f"a `{type(found).__name__}`",
+            problem=f"travels in place of a `{type(value).__name__}`",
+            remedy="Return `self`, or a changed copy made by `tensorpack.evolve`.",
+        )
+    return found
+
+
+def prepared(value: Any) -> tuple[Any, Walk]:
+    """Give the value that travels, children prepared first, and its walk."""
+    found = walk(value)
+    if not found.hooked:
+        return value, found
+    leaves = [leaf for _, leaf in found.leaves]
+    value = rebuild(value, leaves, hooks=True)
+    return value, walk(value)

@@ -1,0 +1,1 @@
+"""`python -m tensorpack check pkg.mod`: every payload and every refusal of modules."""

@@ -1,0 +1,93 @@
+"""`python -m tensorpack demo`: a small language model serves text, step by step.
+
+The scheduler builds the inputs of each step on the host, they travel to the device as
+payloads, and the sampled tokens come back. It is the job that tensorpack is for, at a
+size that a laptop runs in seconds.
+"""
+
+import asyncio
+import sys
+import time
+
+import torch
+
+from tensorpack._cli.demo.agent import ModelAgent
+from tensorpack._cli.demo.model import ModelConfig, Transformer
+from tensorpack._cli.demo.report import Summary, print_summary
+from tensorpack._cli.demo.scheduler import Scheduler
+from tensorpack._cli.demo.sequences import BlockPool, sessions
+from tensorpack._cli.tables import progress
+
+__all__ = ["PROMPTS", "run", "serve"]
+
+PROMPTS = (
+    "Alice was beginning to get very tired of sitting by her sister on the bank, "
+    "and of having nothing to do:",
+    "Call me Ishmael. Some years ago, never mind how long precisely, having little "
+    "or no money in my purse,",
+    "It is a truth universally acknowledged, that a single man in possession of a "
+    "good fortune,",
+    "The Time Traveller, for so it will be convenient to speak of him, was expounding "
+    "a recondite matter to us.",
+    "No one would have believed in the last years of the nineteenth century",
+)
+
+
+def run(device: str | None, steps: int, prompts: list[str]) -> int:
+    """Run the demo and print what it did.
+
+    Args:
+        device: where the model runs; None takes the accelerator if there is one.
+        steps: number of forward steps.
+        prompts: texts of the requests; none takes some that are well known.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        target = _open_device(device)
+    except (RuntimeError, AssertionError) as error:
+        print(f"--device {device}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    print_summary(serve(target, steps, prompts or list(PROMPTS)))
+    return 0
+
+
+def _open_device(name: str | None) -> torch.device:
+    """Give the device by its name, and prove that it is there."""
+    if name is None:
+        found = torch.accelerator.is_available()
+        device = torch.accelerator.current_accelerator() if found else None
+        return device or torch.device("cpu")
+    device = torch.device(name)
+    torch.empty(1, device=device)
+    return device
+
+
+def serve(device: torch.device, steps: int, prompts: list[str]) -> Summary:
+    """Serve the prompts in turn, again and again, for a number of forward steps."""
+    config = ModelConfig()
+    pool = BlockPool(config.num_blocks, config.block_size)
+    scheduler = Scheduler(sessions(prompts), pool)
+    tokens = 0
+    with progress("serving", steps) as advance:
+
+        def on_step(new: int) -> None:
+            nonlocal tokens
+            tokens += new
+            advance(f"{tokens / (time.perf_counter() - begin):,.0f} tokens/s")
+
+        agent = ModelAgent(Transformer(config), scheduler, device, on_step=on_step)
+        begin = time.perf_counter()
+        asyncio.run(agent.serve(steps))
+        seconds = time.perf_counter() - begin
+    live = [session for group in scheduler.live for session in group]
+    return Summary(
+        device=device,
+        steps=steps,
+        tokens=tokens,
+        seconds=seconds,
+        counts=agent.transport.counts,
+        finished=len(scheduler.finished),
+        texts=[*scheduler.finished, *live],
+    )

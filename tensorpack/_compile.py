@@ -1,0 +1,45 @@
+"""Text -> functions, with a file name that tracebacks and `inspect` can read."""
+
+import linecache
+import types
+from collections.abc import Mapping
+
+__all__ = ["compile_functions"]
+
+
+def compile_functions(
+    text: str, names: Mapping[str, object], module: str, qualname: str
+) -> dict[str, types.FunctionType]:
+    """Compile the functions of a source text.
+
+    Args:
+        text: the source.
+        names: the objects its global names stand for.
+        module: name of the module of the class it belongs to.
+        qualname: the class's qualified name.
+
+    Returns:
+        The functions by name, each with the class's module and qualified name.
+    """
+    file = _file(text, f"tensorpack generated {module}.{qualname}")
+    scope = dict(names)
+    exec(compile(text, file, "exec"), scope)
+    found = {n: f for n, f in scope.items() if isinstance(f, types.FunctionType)}
+    own = {n: f for n, f in found.items() if f.__code__.co_filename == file}
+    for name, function in own.items():
+        function.__module__ = module
+        function.__qualname__ = f"{qualname}.{name}"
+    return own
+
+
+def _file(text: str, title: str) -> str:
+    """Enter a text into the line cache: the same text under the same name."""
+    lines = text.splitlines(keepends=True)
+    file, number = f"<{title}>", 1
+    while True:
+        entry = (len(text), None, lines, file)
+        # Atomic, since two threads may compile at once.
+        if linecache.cache.setdefault(file, entry) == entry:
+            return file
+        number += 1
+        file = f"<{title}-{number}>"

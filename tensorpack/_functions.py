@@ -1,0 +1,206 @@
+"""The free functions: what is done to payloads, tensors, containers and mappings."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tensorpack._build import prepared, rebuild
+from tensorpack._lifetime import PLAN
+from tensorpack._move import cloned, moved, record
+from tensorpack._walk import has_leaves, payload_plan, walk
+from tensorpack.errors import LeafError
+
+__all__ = ["clone", "evolve", "opaque", "record_stream", "tensors", "to_device"]
+
+T = TypeVar("T")
+
+
+def tensors(value: object, /) -> Iterator[tuple[str, Tensor]]:
+    """Iterate the tensors that travel, each with its key, in plan order.
+
+    `Derived` fields do not travel and are left out.
+
+    >>> from tensorpack import payload
+    >>> @payload
+    ... class Batch:
+    ...     ids: Tensor
+    ...     images: list[Tensor] | None = None
+    >>> [key for key, _ in tensors(Batch(ids=torch.ones(2), images=[torch.ones(1)]))]
+    ['ids', 'images[0]']
+    """
+    for key, leaf in walk(value).leaves:
+        if isinstance(leaf, Tensor):
+            yield key, leaf
+
+
+def opaque(value: object, /) -> Iterator[tuple[str, object]]:
+    """Iterate the leaves that are no tensors, each with its key, in plan order."""
+    for key, leaf in walk(value).leaves:
+        if not isinstance(leaf, Tensor):
+            yield key, leaf
+
+
+def clone(value: T, /) -> T:
+    """Make a twin with new storage for every leaf; host fields are the same objects.
+
+    Streams:
+        Copies are queued on the current stream of each leaf's device; the host does
+        not block.
+
+    >>> from tensorpack import payload
+    >>> @payload
+    ... class Batch:
+    ...     ids: Tensor
+    >>> batch = Batch(ids=torch.ones(2))
+    >>> clone(batch).ids is batch.ids
+    False
+    """
+    found = walk(value)
+    return rebuild(value, cloned(found.leaves, found.root))
+
+
+def evolve(value: T, /, **changes: object) -> T:
+    """Make a changed copy of a payload without running its `__init__`.
+
+    Leaves are shared with the original; `Derived` fields get their default.
+
+    Args:
+        value: a payload, frozen or not.
+        **changes: new values by field name (not by the alias of `__init__`).
+
+    Raises:
+        TypeError: a name is no field, or `value` is no payload.
+
+    >>> from tensorpack import payload
+    >>> @payload(frozen=True)
+    ... class Batch:
+    ...     ids: Tensor
+    ...     size: int = 1
+    >>> evolve(Batch(ids=torch.ones(2)), size=2).size
+    2
+    """
+    names = {field.name for field in payload_plan(type(value)).fields}
+    unknown = [repr(name) for name in changes if name not in names]
+    if unknown:
+        msg = (
+            f"`{type(value).__qualname__}` has no field {', '.join(unknown)}. "
+            f"Its fields are {', '.join(map(repr, sorted(names)))}."
+        )
+        raise TypeError(msg)
+    new = rebuild(value, [leaf for _, leaf in walk(value).leaves])
+    for name, changed in changes.items():
+        object.__setattr__(new, name, changed)
+    return new
+
+
+def to_device(
+    value: T,
+    device: torch.device | str | int,
+    *,
+    keys: Iterable[str] | None = None,
+    non_blocking: bool = False,
+) -> T:
+    """Give a twin of any value with every leaf on `device`.
+
+    Args:
+        value: a payload, a tensor, a container of them, or with `keys` a mapping.
+        device: where to: a device, its name or its index.
+        keys: of a mapping, the entries that travel. Others pass through untouched; a
+            missing entry and None are skipped.
+        non_blocking: let copies from pinned memory go on while the host does. A move
+            to the host always blocks.
+
+    Raises:
+        LeafError: a value has no lifetime support; the error names its key. Nothing
+            has been moved then.
+
+    Streams:
+        Copies are queued on the current stream of `device`. None of the promises of
+        order and lifetime across streams is kept here: `CopyStream` does that.
+
+    >>> mapping = {"ids": torch.ones(2), "step": 7}
+    >>> to_device(mapping, "meta", keys=["ids"])["ids"].device.type
+    'meta'
+    """
+    if keys is not None:
+        entries = _entries(value, keys)
+        _checked = [walk(entry) for entry in entries.values()]
+        new: Any = copy.copy(value)
+        for key, entry in entries.items():
+            new[key] = to_device(entry, device, non_blocking=non_blocking)
+        found_mapping: T = new
+        return found_mapping
+    if getattr(type(value), PLAN, None) is not None:
+        own: Any = value
+        twin: T = own.to_device(device, non_blocking=non_blocking)
+        return twin
+    return moved_twin(value, device, non_blocking=non_blocking)
+
+
+def moved_twin(value: T, device: torch.device | str | int, *, non_blocking: bool) -> T:
+    """Make the twin of a value on a device, by its plan."""
+    value, found = prepared(value)
+    new = moved(found.leaves, device, non_blocking=non_blocking, root=found.root)
+    return rebuild(value, new)
+
+
+def record_stream(
+    value: object, stream: torch.Stream, *, keys: Iterable[str] | None = None
+) -> None:
+    """Mark every device leaf of any value as used by `stream`.
+
+    Args:
+        value: a payload, a tensor, a container of them, or with `keys` a mapping.
+        stream: the stream whose queued work reads the leaves.
+        keys: of a mapping, the entries whose leaves are recorded.
+
+    Raises:
+        LeafError: a value has no lifetime support; the error names its key.
+
+    Streams:
+        Keeps one promise, device lifetime: the allocator does not hand a leaf's block
+        out before the work that `stream` has queued when the block is freed is done.
+        Call it after `stream` waits for the copy, and before the leaf is dropped. Host
+        and meta leaves are passed over. The host does not block.
+    """
+    if keys is not None:
+        for entry in _entries(value, keys).values():
+            record_stream(entry, stream)
+    elif getattr(type(value), PLAN, None) is not None:
+        own: Any = value
+        own.record_stream(stream)
+    else:
+        found = walk(value)
+        record(found.recordable(), stream, found.root)
+
+
+def _entries(value: Any, keys: Iterable[str]) -> dict[str, object]:
+    """Give the entries of a mapping that travel.
+
+    Raises:
+        LeafError: an entry has no lifetime support.
+        TypeError: the value is no mapping.
+    """
+    if not isinstance(value, Mapping):
+        msg = (
+            f"`keys=` goes with a mapping, and this is a `{type(value).__name__}`. "
+            "Leave `keys=` out, or pass the mapping."
+        )
+        raise TypeError(msg)
+    if isinstance(keys, str):
+        msg = f"`keys=` is one text, {keys!r}. Write `keys=({keys!r},)`."
+        raise TypeError(msg)
+    found = {k: value[k] for k in keys if value.get(k) is not None}
+    for key, entry in found.items():
+        if not has_leaves(entry):
+            raise LeafError(
+                key=key,
+                found=f"a `{type(entry).__name__}`",
+                problem="stands under a key that travels, but has no lifetime support",
+                remedy=f"Decorate its class with `@payload`, or take {key!r} out of "
+                "the keys.",
+            )
+    return found

@@ -1,0 +1,73 @@
+"""Host types: values that own no device memory and stay where they are."""
+
+import datetime as dt
+import enum
+import pathlib
+import uuid
+
+import torch
+
+__all__ = ["is_host_class", "is_host_value"]
+
+_EXACT: frozenset[type] = frozenset(
+    {
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        type(None),
+        range,
+        slice,
+        dt.datetime,
+        dt.date,
+        dt.time,
+        dt.timedelta,
+        dt.timezone,
+        uuid.UUID,
+        torch.dtype,
+        torch.device,
+        torch.Size,
+        torch.layout,
+        torch.memory_format,
+    }
+)
+
+# numpy is no dependency: its types are known by name.
+_BY_NAME = frozenset({("numpy", "ndarray"), ("numpy", "generic")})
+
+
+def is_host_class(cls: type) -> bool:
+    """Tell whether every value of a class is a host value.
+
+    Subclasses of the plain types are not: they may carry attributes of their own.
+    """
+    if cls in _EXACT or issubclass(cls, (enum.Enum, pathlib.PurePath)):
+        return True
+    return any((b.__module__, b.__qualname__) in _BY_NAME for b in cls.__mro__)
+
+
+def is_host_value(value: object) -> bool:
+    """Tell whether a value is a host value, its items included."""
+    if is_host_class(type(value)):
+        return True
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(is_host_value, value))
+    if isinstance(value, dict):
+        return all(map(is_host_value, value)) and all(
+            map(is_host_value, value.values())
+        )
+    return _is_host_struct(value)
+
+
+def _is_host_struct(value: object) -> bool:
+    """Tell whether a dataclass or attrs instance holds host values and nothing else."""
+    cls = type(value)
+    fields = getattr(cls, "__attrs_attrs__", None) or getattr(
+        cls, "__dataclass_fields__", {}
+    )
+    names = [field if isinstance(field, str) else field.name for field in fields]
+    values = [getattr(value, name, None) for name in names]
+    extra = set(getattr(value, "__dict__", ())) - set(names)
+    return bool(names) and not extra and all(map(is_host_value, values))

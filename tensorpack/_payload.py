@@ -1,0 +1,338 @@
+"""The decorator and the typed base: wires the rooms together, sets the mark last."""
+
+import abc
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
+
+import attrs
+import torch
+
+from tensorpack._build import HELPERS, prepared, rebuild
+from tensorpack._compile import compile_functions
+from tensorpack._fields import plan_class
+from tensorpack._functions import moved_twin
+from tensorpack._lifetime import PLAN
+from tensorpack._move import pinned, record
+from tensorpack._nodes import ClassPlan
+from tensorpack._repr import payload_repr
+from tensorpack._source import write
+from tensorpack._walk import payload_plan, walk
+from tensorpack.errors import DefinitionError
+
+__all__ = ["Payload", "payload"]
+
+
+T = TypeVar("T")
+
+
+class Payload:
+    """Shows the methods of a payload to type checkers. It may be left out.
+
+    A class that derives from it still has to be decorated with `@payload`.
+    """
+
+    __slots__ = ()
+    # Lets type checkers accept payloads in `attrs.fields` and its kin.
+    __attrs_attrs__: ClassVar[Any]
+
+    def to_device(
+        self, device: torch.device | str | int, non_blocking: bool = False
+    ) -> Self:
+        """Give a twin of the payload with every leaf on `device`.
+
+        Host fields are the same objects. No `__init__`, converter, validator or
+        post-init runs again; an object that stands in two fields stays one object.
+
+        Args:
+            device: where to: a device, its name or its index.
+            non_blocking: let copies from pinned memory go on while the host does. A
+                move to the host always blocks.
+
+        Raises:
+            LeafError: a value is not what its annotation says; nothing was changed.
+            UndecoratedError: the class, or one inside, is not decorated.
+            CycleError: the payload holds itself.
+
+        Streams:
+            Copies are queued on the current stream of `device`. Order and lifetime
+            across streams are the caller's, or `CopyStream`'s.
+        """
+        return moved_twin(self, device, non_blocking=non_blocking)
+
+    def record_stream(self, stream: torch.Stream, /) -> None:
+        """Mark every device leaf as used by `stream`.
+
+        Host and meta leaves are passed over; `Derived` fields are recorded too.
+
+        Raises:
+            LeafError: a value is not what its annotation says.
+
+        Streams:
+            Keeps one promise, device lifetime: no leaf's block is handed out before
+            the work that `stream` has queued when the block is freed is done. Call it
+            after `stream` waits for the copy, and before the payload is dropped. The
+            host does not block.
+        """
+        found = walk(self)
+        record(found.recordable(), stream, found.root)
+
+    @classmethod
+    def payload_keys(cls) -> tuple[str, ...]:
+        """Name the fields that travel, in definition order."""
+        keys: tuple[str, ...] = payload_plan(cls).payload_keys
+        return keys
+
+    @classmethod
+    def host_keys(cls) -> tuple[str, ...]:
+        """Name the fields that stay where they are, in definition order.
+
+        `Derived` fields are in neither list: a twin gets their default.
+        """
+        keys: tuple[str, ...] = payload_plan(cls).host_keys
+        return keys
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Self:
+        """Do what `to_device` does, under the name that trainers call."""
+        return self.to_device(device, non_blocking=non_blocking)
+
+    def pin_memory(self) -> Self:
+        """Give a twin with every host leaf in pinned memory.
+
+        Leaves on a device stay as they are. `DataLoader(pin_memory=True)` calls this.
+        """
+        value, found = prepared(self)
+        twin: Self = rebuild(value, pinned(found.leaves, found.root))
+        return twin
+
+
+_METHODS = ("to_device", "record_stream", "payload_keys", "host_keys")
+_COURTESIES = ("to", "pin_memory")
+
+
+@overload
+@dataclass_transform(eq_default=False, field_specifiers=(attrs.field,))
+def payload(
+    cls: type[T],
+    /,
+    *,
+    fields: Mapping[str, object] | None = None,
+    keep: Sequence[str] = (),
+) -> type[T]: ...
+
+
+@overload
+@dataclass_transform(eq_default=False, field_specifiers=(attrs.field,))
+def payload(
+    *,
+    fields: Mapping[str, object] | None = None,
+    keep: Sequence[str] = (),
+    these: Mapping[str, Any] | None = None,
+    repr: bool = True,
+    unsafe_hash: bool | None = None,
+    init: bool = True,
+    slots: bool = True,
+    frozen: bool = False,
+    weakref_slot: bool = True,
+    str: bool = False,
+    auto_attribs: bool | None = None,
+    kw_only: bool = False,
+    cache_hash: bool = False,
+    auto_exc: bool = True,
+    eq: bool = False,
+    order: bool = False,
+    auto_detect: bool = True,
+    getstate_setstate: bool | None = None,
+    on_setattr: Any = None,
+    field_transformer: Any = None,
+    match_args: bool = True,
+) -> Callable[[type[T]], type[T]]: ...
+
+
+def payload(
+    cls: type[Any] | None = None,
+    /,
+    *,
+    fields: Mapping[str, object] | None = None,
+    keep: Sequence[str] = (),
+    **options: Any,
+) -> Any:
+    """Give a class the traversal behind `to_device`, `record_stream` and the keys.
+
+    On a plain class it makes the attrs class first, with the options of
+    `attrs.define` (`eq` and `order` off: `Tensor == Tensor` is no truth value). Over a
+    class that attrs or `dataclasses` has made, and for `payload(TheirClass)`, it only
+    adds the methods.
+
+    Args:
+        cls: the class.
+        fields: annotations that replace those of the class, by field name.
+        keep: generated names that the class body defines itself, and that stay. They
+            serve calls on the object itself; inside another payload the object still
+            travels by its plan.
+        **options: of `attrs.define`, for a plain class.
+
+    Returns:
+        The class, or the decorator if only options were given.
+
+    Raises:
+        LifetimeError: some fields have no lifetime support; it lists all of them.
+        DefinitionError: the class body defines a generated name, or an option does not
+            fit.
+
+    >>> from torch import Tensor
+    >>> @payload
+    ... class Batch(Payload):
+    ...     ids: Tensor
+    ...     size: int = 1
+    >>> Batch.payload_keys(), Batch.host_keys()
+    (('ids',), ('size',))
+    >>> Batch(ids=torch.zeros(2, 3)).to_device("meta")
+    Batch(ids=float32[2, 3] meta, size=1)
+    """
+    if cls is not None:
+        return _make(cls, fields or {}, keep, options)
+    return lambda plain: _make(plain, fields or {}, keep, options)
+
+
+def _make(
+    cls: type,
+    corrections: Mapping[str, object],
+    keep: Sequence[str],
+    options: dict[str, Any],
+) -> type:
+    """Make a payload of a class; leave it as it was if anything is wrong."""
+    if PLAN in vars(cls):
+        raise DefinitionError(
+            cls=cls.__qualname__,
+            problem="it is a payload already",
+            remedy="Decorate it once.",
+        )
+    _check_names(cls, keep)
+    adopted = "__attrs_attrs__" in vars(cls) or "__dataclass_fields__" in vars(cls)
+    if adopted and options:
+        raise DefinitionError(
+            cls=cls.__qualname__,
+            problem=f"it is made already, so {_listed(options)} cannot apply",
+            remedy="Give the options to the decorator that makes the class.",
+        )
+    if not adopted:
+        cls = _define(cls, options)
+    methods, notes = _methods(cls, keep)
+    plan = plan_class(cls, _enclosing(cls), corrections, notes)
+    _install(cls, plan, methods)
+    return cls
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _check_names(cls: type, keep: Sequence[str]) -> None:
+    """Refuse hand-written twins in the class body: they would live on."""
+    clash = [
+        name
+        for name in _METHODS
+        if name not in keep and vars(cls).get(name) not in (None, vars(Payload)[name])
+    ]
+    if clash:
+        raise DefinitionError(
+            cls=cls.__qualname__,
+            problem=f"its body defines {_listed(clash)}, which would be generated",
+            remedy=f"Delete {_listed(clash)}, or say `keep={tuple(clash)!r}`.",
+        )
+    odd = [n for n in keep if n not in (*_METHODS, *_COURTESIES) or n not in vars(cls)]
+    if odd:
+        raise DefinitionError(
+            cls=cls.__qualname__,
+            problem=f"`keep=` names {_listed(odd)}, which its body does not define "
+            "or nobody generates",
+            remedy="Take the names out of `keep=`.",
+        )
+
+
+def _define(cls: type, options: dict[str, Any]) -> type:
+    """Make the attrs class."""
+    own_repr = "__repr__" in vars(cls) or "repr" in options
+    settings = {"eq": False, "order": False, **options}
+    if not own_repr:
+        settings["repr"] = False
+    made: type = attrs.define(**settings)(cls)
+    if not own_repr:
+        made.__repr__ = payload_repr  # type: ignore[method-assign,assignment]  # ours
+    return made
+
+
+def _methods(
+    cls: type, keep: Sequence[str]
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Choose the methods to install, and note what is left out."""
+    methods = {name: vars(Payload)[name] for name in _METHODS if name not in keep}
+    notes = [f"`{name}` is the class's own (`keep`)" for name in keep]
+    for name in _COURTESIES:
+        taken = name in vars(cls) or name in _field_names(cls)
+        if not taken:
+            methods[name] = vars(Payload)[name]
+        elif name not in keep:
+            notes.append(f"`{name}` is left out: the class uses the name itself")
+    return methods, tuple(notes)
+
+
+def _field_names(cls: type) -> set[str]:
+    """Name the fields of a class that attrs or `dataclasses` has made."""
+    if attrs.has(cls):
+        return {a.name for a in attrs.fields(cls)}
+    return {f.name for f in dataclasses.fields(cls)}
+
+
+def _enclosing(cls: type) -> dict[str, object]:
+    """Give the names of the functions around a local class, the innermost first.
+
+    They are found by the function names in the class's qualified name, so a wrapper
+    of the decorator changes nothing.
+    """
+    around = [p.rsplit(".", 1)[-1] for p in cls.__qualname__.split(".<locals>")[:-1]]
+    found: dict[str, object] = {}
+    frame = sys._getframe(1)  # there is no other way to local names
+    while around and frame is not None:
+        if frame.f_code.co_name == around[-1]:
+            around.pop()
+            found = {**frame.f_locals, **found}
+        frame = frame.f_back  # type: ignore[assignment]  # ends with None
+    return found
+
+
+def _install(cls: type, plan: ClassPlan, methods: Mapping[str, object]) -> None:
+    """Set the methods, the traversals and, last of all, the mark."""
+    for name, method in methods.items():
+        setattr(cls, name, method)
+    _defer(cls, plan)
+    abc.update_abstractmethods(cls)
+    setattr(cls, PLAN, plan)
+
+
+def _defer(cls: Any, plan: ClassPlan) -> None:
+    """Install traversals that compile the real ones when they are first used."""
+
+    def compile_now() -> None:
+        source = write(plan)
+        made = compile_functions(
+            source.text,
+            {**HELPERS, **source.globals},
+            cls.__module__,
+            cls.__qualname__,
+        )
+        cls.__tensorpack_leaves__ = made["leaves"]
+        cls.__tensorpack_rebuild__ = made["rebuild"]
+
+    def leaves(self: object, walk: object, at: str) -> None:
+        compile_now()
+        cls.__tensorpack_leaves__(self, walk, at)
+
+    def rebuild(self: object, build: object) -> object:
+        compile_now()
+        return cls.__tensorpack_rebuild__(self, build)
+
+    cls.__tensorpack_leaves__ = leaves
+    cls.__tensorpack_rebuild__ = rebuild

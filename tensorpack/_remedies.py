@@ -1,0 +1,150 @@
+"""What a refused type is told: why it has no lifetime support, and the ways out."""
+
+import dataclasses
+import types
+from typing import Any, Never
+
+import torch
+
+from tensorpack._resolve import Placeholder, spell
+from tensorpack.errors import Refusal, TensorpackError
+
+__all__ = ["RefusedError", "refuse", "refuse_form", "refuse_open", "refuse_unknown"]
+
+
+class RefusedError(TensorpackError):
+    """A part of an annotation has no lifetime support; becomes a field's `Refusal`."""
+
+    def __init__(self, culprit: str, reason: str, remedies: tuple[str, ...]) -> None:
+        self.culprit = culprit
+        self.reason = reason
+        self.remedies = remedies
+        super().__init__(f"`{culprit}` {reason}.")
+
+    @classmethod
+    def of_class(cls, refused: type, name: str, is_struct: bool) -> "RefusedError":
+        """Say why a class is refused, by what kind of class it is."""
+        for belongs, reason, remedies in _KINDS:
+            if belongs(refused, is_struct):
+                return cls(
+                    name,
+                    reason,
+                    tuple(r.format(name=name, cls=refused.__name__) for r in remedies),
+                )
+        return cls(name, "has no lifetime support", _ways_out(name, refused.__name__))
+
+    def at(self, field: str, annotation: str) -> Refusal:
+        """Make the refusal of the field whose annotation was read."""
+        return Refusal(field, annotation, self.culprit, self.reason, self.remedies)
+
+
+def refuse(culprit: str, reason: str, *remedies: str) -> Never:
+    """Refuse a part of an annotation."""
+    raise RefusedError(culprit, reason, remedies)
+
+
+def _ways_out(name: str, cls: str) -> tuple[str, ...]:
+    return (
+        f"Write a `LifetimeAdapter[{cls}]`.",
+        f"Or write `HostOnly[{name}]` if it never holds device memory.",
+    )
+
+
+def _is_device_object(cls: type, _: bool) -> bool:
+    names = {(b.__module__.split(".")[0], b.__name__) for b in cls.__mro__}
+    return bool(
+        names
+        & {
+            ("torch", kind)
+            for kind in ("Stream", "Event", "Generator", "CUDAGraph", "Graph")
+        }
+    ) or cls.__module__.startswith("torch.cuda")
+
+
+def _is_container(cls: type, _: bool) -> bool:
+    return issubclass(cls, (dict, list, tuple, set, frozenset))
+
+
+_KINDS = (
+    (
+        _is_device_object,
+        "belongs to a device and does not travel",
+        ("Write `Borrowed[{name}]` to hand on the same object.",),
+    ),
+    (
+        lambda cls, _: issubclass(cls, torch.nn.Module),
+        "is a module, which moves in place and cannot be recorded",
+        ("Write `Borrowed[{name}]` to hand on the same object.",),
+    ),
+    (
+        _is_container,
+        "is a container class of its own, which cannot be rebuilt for certain",
+        (
+            "Write a `LifetimeAdapter[{cls}]`.",
+            "Or write `HostOnly[{name}]` if it never holds device memory.",
+        ),
+    ),
+    (
+        lambda _, is_struct: is_struct,
+        "has fields that are no host types, and is no payload",
+        (
+            "Decorate `{cls}` with `@payload`, or call `payload({cls})`.",
+            "Or write `HostOnly[{name}]` if it never holds device memory.",
+        ),
+    ),
+    (
+        lambda cls, _: callable(getattr(cls, "record_stream", None)),
+        "records streams, but nobody can tell how to move it or where it is",
+        (
+            "Give `{cls}` `to_device` (or `to`) and `is_cuda` (or `device`).",
+            "Or write a `LifetimeAdapter[{cls}]`.",
+        ),
+    ),
+)
+
+
+def refuse_unknown(name: Placeholder) -> Never:
+    """Refuse a name that is not known when the class is made."""
+    refuse(
+        name.name,
+        "is a name that cannot be resolved when the class is made",
+        "Import it at run time and define it before the class.",
+        f'Or write `Dynamic["{name.name}"]` to have its values walked at run time.',
+        f'Or write `HostOnly["{name.name}"]` if it stays on the host.',
+    )
+
+
+def refuse_form(tp: object) -> Never:
+    """Refuse what is no type at all, or says nothing of what is inside."""
+    name = spell(tp)
+    if tp is Any or tp is object:
+        refuse_open(name)
+    if isinstance(tp, (types.FunctionType, types.BuiltinFunctionType)):
+        refuse(
+            name,
+            "is a function, no type",
+            "Write the type of the value (`Any` for the builtin `any`).",
+            "Or mark the field `HostOnly` if it stays on the host.",
+        )
+    if isinstance(tp, dataclasses.InitVar):
+        refuse(
+            name,
+            "is given to `__init__` alone and kept nowhere, so a twin cannot have it",
+            "Make it a field, or compute from it before the class is made.",
+        )
+    refuse(
+        name,
+        "is a form without lifetime support",
+        f"Mark the field `HostOnly[{name}]` if it stays on the host.",
+    )
+
+
+def refuse_open(name: str) -> Never:
+    """Refuse a type that says nothing of what is inside."""
+    refuse(
+        name,
+        "says nothing of what is inside",
+        "Name the types (`list[Tensor]`, `dict[str, Tensor]`).",
+        f"Or write `Dynamic[{name}]` to have its values walked at run time.",
+        f"Or write `HostOnly[{name}]` if it stays on the host.",
+    )

@@ -1,0 +1,155 @@
+"""The words of generated text: global names, keys, and tests of a value's class."""
+
+import builtins
+import collections
+import keyword
+import re
+from collections.abc import Iterable
+
+import attrs
+
+from tensorpack._nodes import (
+    Adapted,
+    Entries,
+    Fixed,
+    Items,
+    Leaf,
+    Nested,
+    Node,
+    Opaque,
+    Record,
+)
+
+__all__ = ["Key", "Names", "is_arm", "is_container"]
+
+_SAFE = re.compile(r"[\w.\[\]]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+# Names that the text uses itself: locals, loop variables, helpers, builtins.
+_TAKEN = frozenset(
+    [
+        "self",
+        "walk",
+        "at",
+        "add",
+        "build",
+        "take",
+        "new",
+        "stores",
+        "sequences",
+        "mappings",
+        "like",
+        "is_payload",
+        "leaves",
+        "rebuild",
+        "x",
+        "k",
+        "Tensor",
+        "OrderedDict",
+        "defaultdict",
+        "deque",
+        "isinstance",
+        "hasattr",
+        "len",
+        "enumerate",
+        "object",
+        "tuple",
+        "list",
+        "dict",
+    ]
+) | {f"{v}{n}" for v in "xi" for n in range(100)}
+_KINDS: dict[str, type] = {
+    "list": list,
+    "tuple": tuple,
+    "deque": collections.deque,
+    "dict": dict,
+    "OrderedDict": collections.OrderedDict,
+    "defaultdict": collections.defaultdict,
+}
+
+
+@attrs.define
+class Names:
+    """Gives each object that the text speaks of a readable global name."""
+
+    globals: dict[str, object] = attrs.field(factory=dict)
+
+    def of(self, value: object, hint: str) -> str:
+        """Name an object after `hint`, with a number where that is taken."""
+        hint = hint if _NAME.fullmatch(hint) and not keyword.iskeyword(hint) else "cls"
+        if hint in _TAKEN and getattr(builtins, hint, None) is not value:
+            hint = f"{hint}_"
+        name, number = hint, 2
+        while self.globals.get(name, value) is not value:
+            name, number = f"{hint}_{number}", number + 1
+        self.globals[name] = value
+        return name
+
+    def kind(self, kind: str) -> str:
+        """Name a container class."""
+        self.globals[kind] = _KINDS[kind]
+        return kind
+
+    def tuple(self, types: Iterable[type]) -> str:
+        """Write a tuple of classes."""
+        names = [self.of(tp, tp.__name__) for tp in types]
+        return f"({', '.join(names)}{',' * (len(names) == 1)})"
+
+
+@attrs.frozen
+class Key:
+    """The address of a value, as an expression in the generated text."""
+
+    parts: tuple[str, ...]
+    plain: bool = True
+
+    def literal(self, text: str) -> "Key":
+        """Add fixed text to the address."""
+        if self.plain and _SAFE.fullmatch(text):
+            return Key((*self.parts, text))
+        return Key((*self._apart(), repr(text)), plain=False)
+
+    def index(self, name: str) -> "Key":
+        """Add the value of a loop variable to the address."""
+        if self.plain:
+            return Key((*self.parts, f"[{{{name}!r}}]"))
+        return Key((*self.parts, f'f"[{{{name}!r}}]"'), plain=False)
+
+    def _apart(self) -> tuple[str, ...]:
+        return (str(self),) if self.plain else self.parts
+
+    def __str__(self) -> str:
+        if not self.plain:
+            return " + ".join(self.parts)
+        text = "".join(self.parts)
+        return f'at + "{text}"' if "{" not in text else f'f"{{at}}{text}"'
+
+
+def is_container(node: Node, x: str, names: Names, *, negated: bool = False) -> str:
+    """Write the test whether a value is a container of a node's class."""
+    is_, in_ = ("is not", "not in") if negated else ("is", "in")
+    match node:
+        case Items(kind="Sequence"):
+            return f"{x}.__class__ {in_} sequences"
+        case Entries(kind="dict" | "Mapping"):
+            return f"{x}.__class__ {in_} mappings"
+        case Items(kind=kind) | Entries(kind=kind):
+            return f"{x}.__class__ {is_} {names.kind(kind)}"
+        case Record(cls=cls):
+            return f"{x}.__class__ {is_} {names.of(cls, cls.__name__)}"
+        case Fixed():
+            return f"{x}.__class__ {is_} tuple"
+        case _:
+            return f"{x}.__class__ {is_} dict"
+
+
+def is_arm(arm: Node, x: str, names: Names) -> str:
+    """Write the test whether a value belongs to an arm of a union."""
+    match arm:
+        case Leaf():
+            return f"isinstance({x}, Tensor)"
+        case Nested():
+            return f"is_payload({x})"
+        case Adapted(cls=cls) | Opaque(cls=cls):
+            return f"isinstance({x}, {names.of(cls, cls.__name__)})"
+        case _:
+            return is_container(arm, x, names)

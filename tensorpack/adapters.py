@@ -1,0 +1,1 @@
+"""Ready adapters for foreign types, found by qualified name, never imported."""
