@@ -6,86 +6,49 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tensorpack._functions import (
         clone as clone,
-    )
-    from tensorpack._functions import (
         evolve as evolve,
-    )
-    from tensorpack._functions import (
         opaque as opaque,
-    )
-    from tensorpack._functions import (
         record_stream as record_stream,
-    )
-    from tensorpack._functions import (
         tensors as tensors,
-    )
-    from tensorpack._functions import (
         to_device as to_device,
     )
     from tensorpack._lifetime import (
         Borrowed as Borrowed,
-    )
-    from tensorpack._lifetime import (
         Derived as Derived,
-    )
-    from tensorpack._lifetime import (
         Dynamic as Dynamic,
-    )
-    from tensorpack._lifetime import (
         HostOnly as HostOnly,
-    )
-    from tensorpack._lifetime import (
         LifetimeAdapter as LifetimeAdapter,
-    )
-    from tensorpack._lifetime import (
         SupportsLifetime as SupportsLifetime,
-    )
-    from tensorpack._lifetime import (
         borrowed as borrowed,
-    )
-    from tensorpack._lifetime import (
         derived as derived,
-    )
-    from tensorpack._lifetime import (
         dynamic as dynamic,
-    )
-    from tensorpack._lifetime import (
         host_only as host_only,
-    )
-    from tensorpack._lifetime import (
         register as register,
     )
-    from tensorpack._payload import Payload as Payload
-    from tensorpack._payload import payload as payload
+    from tensorpack._payload import (
+        Payload as Payload,
+        payload as payload,
+    )
+    from tensorpack._prefetch import (
+        prefetch as prefetch,
+    )
     from tensorpack.errors import (
         CaptureError as CaptureError,
-    )
-    from tensorpack.errors import (
         CycleError as CycleError,
-    )
-    from tensorpack.errors import (
         DefinitionError as DefinitionError,
-    )
-    from tensorpack.errors import (
         HandoffError as HandoffError,
-    )
-    from tensorpack.errors import (
         LeafCountError as LeafCountError,
-    )
-    from tensorpack.errors import (
         LeafError as LeafError,
-    )
-    from tensorpack.errors import (
         LifetimeError as LifetimeError,
-    )
-    from tensorpack.errors import (
         StreamError as StreamError,
-    )
-    from tensorpack.errors import (
         TensorpackError as TensorpackError,
-    )
-    from tensorpack.errors import (
         UndecoratedError as UndecoratedError,
+    )
+    from tensorpack.transfer import (
+        CopyStream as CopyStream,
+        Counters as Counters,
+        Fetch as Fetch,
+        Handoff as Handoff,
     )
 
 # A name's module is imported when the name is first used: `import tensorpack` alone,
@@ -113,6 +76,8 @@ _ROOMS = {
         "register",
     ),
     "tensorpack._payload": ("Payload", "payload"),
+    "tensorpack._prefetch": ("prefetch",),
+    "tensorpack.transfer": ("CopyStream", "Counters", "Fetch", "Handoff"),
     "tensorpack.errors": (
         "CaptureError",
         "CycleError",

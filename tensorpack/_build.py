@@ -4,17 +4,16 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tensorpack._lifetime import adapter_of
-from tensorpack._walk import (
+from tensorpack._kinds import (
     Kind,
-    Walk,
     is_payload,
     kind_of,
     mappings,
     payload_plan,
     sequences,
-    walk,
 )
+from tensorpack._lifetime import PLAN, adapter_of
+from tensorpack._walk import Entries, Walk, a_class, walk
 from tensorpack.errors import LeafCountError, LeafError
 
 __all__ = ["HELPERS", "Build", "prepared", "rebuild"]
@@ -39,17 +38,30 @@ def like(value: Any, items: Any) -> Any:
 class Build:
     """Makes the twin of an object from new leaves, taken in the order of the walk."""
 
-    __slots__ = ("_hooks", "rest", "take")
+    __slots__ = ("_hooked", "rest", "take")
 
     def __init__(self, leaves: Sequence[object], *, hooks: bool = False) -> None:
         self.rest = list(reversed(leaves))
         self.take: Callable[[], Any] = self.rest.pop
-        self._hooks = hooks
+        self._hooked: dict[int, Any] | None = {} if hooks else None
+
+    def root(self, value: Any) -> Any:
+        """Make the twin of the walked object itself."""
+        if isinstance(value, Entries):
+            return {name: self.dynamic(entry) for name, entry in value.items()}
+        if hasattr(type(value), PLAN):
+            return self.nested(value)
+        return self.dynamic(value)
 
     def nested(self, value: Any) -> Any:
         """Make the twin of a payload."""
         twin = type(value).__tensorpack_rebuild__(value, self)
-        return _hook(twin) if self._hooks else twin
+        if self._hooked is None:
+            return twin
+        # An object that stands in two places is asked once, and stays one object.
+        if id(value) not in self._hooked:
+            self._hooked[id(value)] = _hook(twin)
+        return self._hooked[id(value)]
 
     def adapted(self, value: Any) -> Any:
         """Make the twin of a value that has an adapter."""
@@ -61,8 +73,7 @@ class Build:
         if type(twin) is not type(value):
             raise LeafError(
                 found=f"{adapter!r}",
-                problem=f"made a `{type(twin).__name__}` from a "
-                f"`{type(value).__name__}`",
+                problem=f"made {a_class(type(twin))} from {a_class(type(value))}",
                 remedy=f"Write an adapter for `{type(value).__name__}` itself.",
             )
         return twin
@@ -101,7 +112,7 @@ def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
     """
     build = Build(leaves, hooks=hooks)
     try:
-        twin: T = build.dynamic(value)
+        twin: T = build.root(value)
     except IndexError:
         if build.rest:
             raise
@@ -123,8 +134,8 @@ def _hook(value: Any) -> Any:
         raise LeafError(
             cls=type(value).__qualname__,
             key="__payload_prepare__()",
-            found=f"a `{type(found).__name__}`",
-            problem=f"travels in place of a `{type(value).__name__}`",
+            found="`None`" if found is None else a_class(type(found)),
+            problem=f"was returned, and only {a_class(type(value))} can travel here",
             remedy="Return `self`, or a changed copy made by `tensorpack.evolve`.",
         )
     return found
@@ -135,6 +146,7 @@ def prepared(value: Any) -> tuple[Any, Walk]:
     found = walk(value)
     if not found.hooked:
         return value, found
-    leaves = [leaf for _, leaf in found.leaves]
-    value = rebuild(value, leaves, hooks=True)
+    value = rebuild(value, found.leaves, hooks=True)
+    if isinstance(found.value, Entries):
+        value = Entries(value)
     return value, walk(value)

@@ -8,7 +8,11 @@ __all__ = ["compile_functions"]
 
 
 def compile_functions(
-    text: str, names: Mapping[str, object], module: str, qualname: str
+    text: str,
+    names: Mapping[str, object],
+    module: str,
+    qualname: str,
+    title: str = "generated",
 ) -> dict[str, types.FunctionType]:
     """Compile the functions of a source text.
 
@@ -17,11 +21,12 @@ def compile_functions(
         names: the objects its global names stand for.
         module: name of the module of the class it belongs to.
         qualname: the class's qualified name.
+        title: what the text is, for the file name.
 
     Returns:
         The functions by name, each with the class's module and qualified name.
     """
-    file = _file(text, f"tensorpack generated {module}.{qualname}")
+    file = _file(text, f"tensorpack {title} {module}.{qualname}")
     scope = dict(names)
     exec(compile(text, file, "exec"), scope)
     found = {n: f for n, f in scope.items() if isinstance(f, types.FunctionType)}
@@ -35,6 +40,7 @@ def compile_functions(
 def _file(text: str, title: str) -> str:
     """Enter a text into the line cache: the same text under the same name."""
     lines = text.splitlines(keepends=True)
+    title = title.encode("ascii", "backslashreplace").decode().replace("\0", r"\0")
     file, number = f"<{title}>", 1
     while True:
         entry = (len(text), None, lines, file)

@@ -3,34 +3,30 @@
 import dataclasses
 import functools
 import inspect
-import keyword
 import types
 import typing
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import attrs
 
-from tensorpack._generics import bindings_of
+from tensorpack._classes import (
+    Declared,
+    cached_names,
+    check_names,
+    declared_fields,
+    is_dunder,
+    slots_apart,
+    stores_of,
+)
+from tensorpack._generics import Bindings, bindings_of
 from tensorpack._lifetime import PLAN, Marker
 from tensorpack._nodes import ClassPlan, FieldPlan, Reset, Shadowed
-from tensorpack._plan import Context, node_of
+from tensorpack._plan import node_of
 from tensorpack._remedies import RefusedError, refuse
-from tensorpack._resolve import Namespace, Unresolved, own_annotations, spell
-from tensorpack.errors import DefinitionError, LifetimeError, Refusal
+from tensorpack._resolve import Context, Namespace, Unresolved, own_annotations, spell
+from tensorpack.errors import LifetimeError, Refusal
 
 __all__ = ["plan_class"]
-
-
-@attrs.frozen
-class _Declared:
-    """A field as the class's own decorator knows it."""
-
-    name: str
-    type: object
-    default: Callable[[object], object] | None
-    given: bool
 
 
 def plan_class(
@@ -51,175 +47,132 @@ def plan_class(
         LifetimeError: some fields have no lifetime support; it lists all of them.
         DefinitionError: a field's name cannot be used, or a correction names none.
     """
-    declared = {field.name: field for field in _declared(cls)}
-    _check_names(cls, declared, corrections)
-    namespace = Namespace.of(cls, enclosing)
-    bindings = bindings_of(cls)
+    declared = {field.name: field for field in declared_fields(cls)}
+    check_names(cls, declared, corrections)
+    bases = _Bases.of(cls, enclosing, corrections)
     fields: list[FieldPlan] = []
     refusals: list[Refusal] = []
     for field in declared.values():
-        owner = _owner(cls, field.name)
-        annotation = _annotation(cls, owner, field, corrections)
         try:
-            if field.name not in corrections:
-                inherited = _inherited(cls, owner, field, bindings)
-                if inherited is not None:
-                    fields.append(inherited)
-                    continue
-            ctx = Context(
-                _namespace_of(cls, owner, namespace), cls, bindings.get(owner, {})
-            )
-            fields.append(_read(cls, field, annotation, ctx))
+            fields.append(_field_plan(field, bases))
         except RefusedError as error:
-            refusals.append(error.at(field.name, spell(annotation)))
-    refusals.extend(_orphans(cls, declared, namespace))
+            text = spell(_written(field, bases)[1])
+            refusals.append(error.at(field.name, text))
+    refusals.extend(_orphans(cls, declared, bases))
+    refusals.extend(slots_apart(cls, declared))
     if refusals:
         raise LifetimeError(cls=cls.__qualname__, refusals=refusals)
     return ClassPlan(
         cls=cls,
         fields=tuple(fields),
         assigns=getattr(cls, "__setattr__") is object.__setattr__,  # noqa: B009  # typed apart
-        stores=_stores(cls, declared),
+        stores=stores_of(cls, declared),
         hooked=hasattr(cls, "__payload_prepare__"),
         notes=notes,
-        namespace=namespace,
+        namespace=bases.context(cls).namespace,
+        corrections=corrections,
     )
 
 
-def _declared(cls: type) -> Iterator[_Declared]:
-    """Iterate the fields of a class in definition order."""
-    if "__attrs_attrs__" in vars(cls):
-        for a in attrs.fields(cls):
-            yield _Declared(a.name, a.type, _attrs_default(a), given=a.init)
-        return
-    for f in dataclasses.fields(cls):
-        yield _Declared(f.name, f.type, _dataclass_default(f), given=f.init)
+@attrs.frozen
+class _Bases:
+    """Who wrote the annotations of a class, and what is known where they wrote them."""
 
+    cls: type
+    owners: Mapping[str, type]
+    corrections: Mapping[type, Mapping[str, object]]
+    bindings: Mapping[type, Bindings]
+    contexts: dict[type, Context]
 
-def _attrs_default(field: "attrs.Attribute[Any]") -> Callable[[object], object] | None:
-    """Make the function that gives an attrs field's default."""
-    default: Any = field.default
-    if default is attrs.NOTHING:
-        return None
-    if type(default).__name__ != "Factory":  # typed as a function, but a class
-        return lambda _: default
-    factory: Callable[..., object] = default.factory
-    return factory if default.takes_self else lambda _: factory()
+    @classmethod
+    def of(
+        cls,
+        decorated: type,
+        enclosing: Mapping[str, object],
+        corrections: Mapping[str, object],
+    ) -> "_Bases":
+        """Look through a class and its bases; the first in their order counts."""
+        owners: dict[str, type] = {}
+        corrected: dict[type, Mapping[str, object]] = {}
+        for base in reversed(decorated.__mro__):
+            plan: ClassPlan | None = vars(base).get(PLAN)
+            corrected[base] = plan.corrections if plan else {}
+            if base is decorated:
+                corrected[base] = corrections
+            owners |= dict.fromkeys((*own_annotations(base), *corrected[base]), base)
+        own = Context(Namespace.of(decorated, enclosing), decorated)
+        bindings = bindings_of(decorated, own)
+        return cls(decorated, owners, corrected, bindings, {decorated: own})
 
-
-def _dataclass_default(
-    field: "dataclasses.Field[Any]",
-) -> Callable[[object], object] | None:
-    """Make the function that gives a dataclass field's default."""
-    if field.default is not dataclasses.MISSING:
-        default = field.default
-        return lambda _: default
-    if field.default_factory is not dataclasses.MISSING:
-        factory = field.default_factory
-        return lambda _: factory()
-    return None
-
-
-def _check_names(
-    cls: type, declared: Mapping[str, object], corrections: Mapping[str, object]
-) -> None:
-    """Refuse names that are no attribute names, and corrections of no field."""
-    for name in declared:
-        if not _is_name(name):
-            raise DefinitionError(
-                cls=cls.__qualname__,
-                problem=f"the field name {name!r} is no identifier",
-                remedy="Rename the field.",
+    def context(self, owner: type) -> Context:
+        """Give the context for reading the annotations of a base."""
+        if owner not in self.contexts:
+            plan: ClassPlan | None = vars(owner).get(PLAN)
+            own = self.contexts[self.cls]
+            self.contexts[owner] = attrs.evolve(
+                own,
+                namespace=plan.namespace if plan else own.namespace.beside(owner),
+                bound=self.bindings.get(owner, {}),
             )
-    unknown = [repr(name) for name in corrections if name not in declared]
-    if unknown:
-        raise DefinitionError(
-            cls=cls.__qualname__,
-            problem=f"`fields=` names {', '.join(unknown)}, which it does not have",
-            remedy=f"Its fields are {', '.join(map(repr, declared))}.",
-        )
+        return self.contexts[owner]
 
 
-def _is_name(name: str) -> bool:
-    """Tell whether a name may stand in source text and means itself there."""
-    return (
-        name.isidentifier()
-        and not keyword.iskeyword(name)
-        and unicodedata.normalize("NFKC", name) == name
-    )
-
-
-def _owner(cls: type, name: str) -> type:
-    """Find the class whose annotation of a field counts."""
-    for base in cls.__mro__:
-        if name in own_annotations(base):
-            return base
-    return cls
-
-
-def _annotation(
-    cls: type, owner: type, field: _Declared, corrections: Mapping[str, object]
-) -> object:
-    """Give the annotation that counts for a field."""
+def _written(field: Declared, bases: _Bases) -> tuple[type, object]:
+    """Give the class whose annotation of a field counts, and the annotation."""
+    owner = bases.owners.get(field.name, bases.cls)
+    corrections = bases.corrections[owner]
     if field.name in corrections:
-        return corrections[field.name]
-    if owner is not cls and PLAN in vars(owner):
-        plan: ClassPlan = vars(owner)[PLAN]
-        inherited = plan.by_name.get(field.name)
-        if inherited is not None and field.name not in own_annotations(owner):
-            return inherited.annotation
-    return own_annotations(owner).get(field.name, field.type)
+        return owner, corrections[field.name]
+    return owner, own_annotations(owner).get(field.name, field.type)
 
 
-def _inherited(
-    cls: type, owner: type, field: _Declared, bindings: Mapping[type, object]
-) -> FieldPlan | None:
+def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
+    """Describe one field."""
+    owner, annotation = _written(field, bases)
+    attribute = inspect.getattr_static(bases.cls, field.name, None)
+    if isinstance(attribute, (property, functools.cached_property)):
+        return FieldPlan(field.name, Shadowed(), spell(annotation))
+    _check_descriptor(field.name, attribute)
+    inherited = _inherited(field, owner, bases)
+    if inherited is None:
+        return _read(field, annotation, bases.context(owner))
+    return attrs.evolve(inherited, may_lack=field.may_lack, default=field.default)
+
+
+def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:
     """Take a field from the plan of the base that declared it.
 
     The base has read its annotation where its names were known. It is read again only
     where this class binds type variables of the base.
     """
-    if owner is cls or bindings.get(owner):
+    if owner is bases.cls or bases.bindings.get(owner):
         return None
-    for base in cls.__mro__[1:]:
+    for base in bases.cls.__mro__[1:]:
         plan: ClassPlan | None = vars(base).get(PLAN)
-        if plan is not None and issubclass(base, owner) and field.name in plan.by_name:
-            return attrs.evolve(plan.by_name[field.name], default=field.default)
+        if plan is not None and issubclass(base, owner):
+            found = plan.by_name.get(field.name)
+            if found is not None and not isinstance(found.node, Shadowed):
+                return found
     return None
 
 
-def _namespace_of(cls: type, owner: type, namespace: Namespace) -> Namespace:
-    """Give the namespace in which the owner of an annotation wrote it."""
-    if owner is cls:
-        return namespace
-    plan: ClassPlan | None = vars(owner).get(PLAN)
-    if plan is not None:
-        return plan.namespace
-    return Namespace.of(owner, namespace.enclosing)
-
-
-def _read(cls: type, field: _Declared, annotation: object, ctx: Context) -> FieldPlan:
-    """Read one field."""
-    lacks = not field.given and field.default is None
-    tp = ctx.namespace.evaluate(annotation)
+def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
+    """Read the annotation of one field."""
     text = spell(annotation)
-    if tp is None and annotation is None:
+    if annotation is None and field.unannotated:
         refuse(field.name, "has no annotation", f"Write `{field.name}: Tensor`, say.")
-    attribute = inspect.getattr_static(cls, field.name, None)
-    if isinstance(attribute, (property, functools.cached_property)):
-        return FieldPlan(field.name, Shadowed(), text)
-    _check_descriptor(field.name, attribute)
-    inner = _derived_from(tp)
-    if inner is not None:
-        if field.default is None:
-            refuse(
-                text,
-                "needs a default, which a twin gets in its place",
-                f"Write `{field.name}: {text} = None`.",
-            )
+    inner = _derived_from(ctx.namespace.evaluate(annotation))
+    if inner is None:
+        node = node_of(annotation, ctx)
+    elif field.default is None:
+        refuse(
+            text,
+            "needs a default, which a moved copy gets in its place",
+            f"Write `{field.name}: {text} = None`.",
+        )
+    else:
         node = Reset(node_of(inner, ctx))
-        return FieldPlan(field.name, node, text, lacks, field.default)
-    return FieldPlan(field.name, node_of(annotation, ctx), text, lacks, field.default)
+    return FieldPlan(field.name, node, text, field.may_lack, field.default)
 
 
 def _check_descriptor(name: str, attribute: object) -> None:
@@ -245,64 +198,30 @@ def _derived_from(tp: object) -> object | None:
     return None
 
 
-def _stores(cls: type, declared: Mapping[str, object]) -> frozenset[str] | None:
-    """Name what an instance's `__dict__` may hold; None if it has none."""
-    if cls.__dictoffset__ == 0:
-        return None
-    return frozenset({*declared, *_cached(cls), "__orig_class__"})
-
-
-def _cached(cls: type) -> Iterator[str]:
-    """Name the cached properties of a class, also those that attrs keeps in slots."""
-    for base in cls.__mro__:
-        for name, value in vars(base).items():
-            if isinstance(value, functools.cached_property):
-                yield name
-        getter: Any = vars(base).get("__getattr__")
-        code = getattr(getter, "__code__", None)
-        if code is not None and "cached_properties" in code.co_varnames:
-            # attrs keeps them as the first default of the `__getattr__` it makes.
-            yield from getter.__defaults__[0]
-
-
 _NO_FIELDS = (object, typing.Generic, typing.Protocol)
 
 
 def _orphans(
-    cls: type, declared: Mapping[str, object], namespace: Namespace
+    cls: type, declared: Mapping[str, object], bases: _Bases
 ) -> Iterator[Refusal]:
-    """Refuse storage in the class's bases that is no field of it: it would be lost."""
+    """Refuse annotations in the class's bases that are no fields of it."""
+    known = {*declared, *cached_names(cls)}  # attrs annotates what it caches
     for base in reversed(cls.__mro__):
         if base in _NO_FIELDS or vars(base).get("_is_protocol"):
             continue
         for name, annotation in own_annotations(base).items():
-            if name not in declared and not _is_dunder(name):
-                refusal = _orphan(cls, base, name, annotation, namespace)
+            if name not in known and not is_dunder(name):
+                refusal = _orphan(cls, base, name, annotation, bases)
                 if refusal is not None:
                     yield refusal
-        slots = vars(base).get("__slots__", ())
-        known = {*declared, *_cached(cls), *own_annotations(base)}
-        for name in (slots,) if isinstance(slots, str) else slots:
-            mangled = f"_{base.__name__.lstrip('_')}{name}"
-            if not known & {name, mangled} and not _is_dunder(name):
-                yield Refusal(
-                    name,
-                    "a slot",
-                    "a slot",
-                    f"of `{base.__name__}` is no field, so its value would be lost",
-                    ("Make it a field.",),
-                )
-
-
-def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
 
 
 def _orphan(
-    cls: type, base: type, name: str, annotation: object, namespace: Namespace
+    cls: type, base: type, name: str, annotation: object, bases: _Bases
 ) -> Refusal | None:
     """Refuse an annotation that is no field, unless it is a class variable's."""
-    tp = _namespace_of(cls, base, namespace).evaluate(annotation)
+    ctx = bases.context(base)
+    tp = ctx.namespace.evaluate(annotation)
     if typing.ClassVar in (tp, typing.get_origin(tp)) or tp is dataclasses.KW_ONLY:
         return None
     text = spell(annotation)
@@ -310,20 +229,30 @@ def _orphan(
         return None
     if isinstance(tp, dataclasses.InitVar):
         try:
-            node_of(tp, Context(namespace, cls))
+            node_of(tp, ctx)
         except RefusedError as error:
             return error.at(name, text)
-    maker = "dataclasses.dataclass" if "__dataclass_fields__" in vars(base) else ""
-    how = (
-        f"Decorate `{cls.__name__}` with `@{maker}` under `@payload`."
-        if maker
-        else f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."
-    )
     return Refusal(
         name,
         text,
         text,
         f"is annotated in `{base.__name__}` but is no field of `{cls.__name__}`, "
         "so its value would be lost",
-        (how, f"Or write `ClassVar[{text}]` if it belongs to the class."),
+        (
+            _how_to_be_field(cls, base, name, text),
+            f"Or write `ClassVar[{text}]` if it belongs to the class.",
+        ),
     )
+
+
+def _how_to_be_field(cls: type, base: type, name: str, text: str) -> str:
+    """Say what makes a field of an annotation, by what made the classes."""
+    if base is cls:
+        return f"Write `{name}: {text} = attrs.field(...)`, as for the other fields."
+    if "__attrs_attrs__" in vars(base):
+        return f"Decorate `{cls.__name__}` with `@attrs.define` under `@payload`."
+    if "__dataclass_fields__" in vars(base):
+        return (
+            f"Decorate `{cls.__name__}` with `@dataclasses.dataclass` under `@payload`."
+        )
+    return f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."

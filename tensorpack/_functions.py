@@ -1,16 +1,16 @@
 """The free functions: what is done to payloads, tensors, containers and mappings."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tensorpack._build import prepared, rebuild
-from tensorpack._lifetime import PLAN
-from tensorpack._move import cloned, moved, record
-from tensorpack._walk import has_leaves, payload_plan, walk
+from tensorpack._kinds import has_leaves, is_payload, payload_plan
+from tensorpack._move import check_methods, cloned, moved, record
+from tensorpack._walk import Entries, a_class, pairs, walk
 from tensorpack.errors import LeafError
 
 __all__ = ["clone", "evolve", "opaque", "record_stream", "tensors", "to_device"]
@@ -31,16 +31,12 @@ def tensors(value: object, /) -> Iterator[tuple[str, Tensor]]:
     >>> [key for key, _ in tensors(Batch(ids=torch.ones(2), images=[torch.ones(1)]))]
     ['ids', 'images[0]']
     """
-    for key, leaf in walk(value).leaves:
-        if isinstance(leaf, Tensor):
-            yield key, leaf
+    return iter([pair for pair in pairs(value) if isinstance(pair[1], Tensor)])
 
 
 def opaque(value: object, /) -> Iterator[tuple[str, object]]:
     """Iterate the leaves that are no tensors, each with its key, in plan order."""
-    for key, leaf in walk(value).leaves:
-        if not isinstance(leaf, Tensor):
-            yield key, leaf
+    return iter([pair for pair in pairs(value) if not isinstance(pair[1], Tensor)])
 
 
 def clone(value: T, /) -> T:
@@ -59,7 +55,8 @@ def clone(value: T, /) -> T:
     False
     """
     found = walk(value)
-    return rebuild(value, cloned(found.leaves, found.root))
+    check_methods(found.leaves, "clone", found.root, found.key_of)
+    return rebuild(value, cloned(found.leaves))
 
 
 def evolve(value: T, /, **changes: object) -> T:
@@ -82,15 +79,21 @@ def evolve(value: T, /, **changes: object) -> T:
     >>> evolve(Batch(ids=torch.ones(2)), size=2).size
     2
     """
-    names = {field.name for field in payload_plan(type(value)).fields}
-    unknown = [repr(name) for name in changes if name not in names]
+    if not is_payload(value):
+        msg = (
+            f"`evolve` takes a payload, and this is {a_class(type(value))}. "
+            "Pass an instance of a class decorated with `@payload`."
+        )
+        raise TypeError(msg)
+    names = [f.name for f in payload_plan(type(value)).fields if f.role != "property"]
+    unknown = [f"`{name}`" for name in changes if name not in names]
     if unknown:
         msg = (
             f"`{type(value).__qualname__}` has no field {', '.join(unknown)}. "
-            f"Its fields are {', '.join(map(repr, sorted(names)))}."
+            f"Its fields are {', '.join(f'`{name}`' for name in names)}."
         )
         raise TypeError(msg)
-    new = rebuild(value, [leaf for _, leaf in walk(value).leaves])
+    new = rebuild(value, walk(value).leaves)
     for name, changed in changes.items():
         object.__setattr__(new, name, changed)
     return new
@@ -125,26 +128,24 @@ def to_device(
     >>> to_device(mapping, "meta", keys=["ids"])["ids"].device.type
     'meta'
     """
-    if keys is not None:
-        entries = _entries(value, keys)
-        _checked = [walk(entry) for entry in entries.values()]
-        new: Any = copy.copy(value)
-        for key, entry in entries.items():
-            new[key] = to_device(entry, device, non_blocking=non_blocking)
-        found_mapping: T = new
-        return found_mapping
-    if getattr(type(value), PLAN, None) is not None:
-        own: Any = value
-        twin: T = own.to_device(device, non_blocking=non_blocking)
-        return twin
-    return moved_twin(value, device, non_blocking=non_blocking)
+    if keys is None:
+        return moved_twin(value, device, non_blocking=non_blocking)
+    entries = entries_of(value, keys)
+    if not isinstance(value, MutableMapping):
+        msg = (
+            f"{a_class(type(value))} cannot be copied with other entries. "
+            "Pass `dict(mapping)`."
+        )
+        raise TypeError(msg)
+    new = copy.copy(value)
+    new.update(moved_twin(entries, device, non_blocking=non_blocking))
+    return new
 
 
 def moved_twin(value: T, device: torch.device | str | int, *, non_blocking: bool) -> T:
     """Make the twin of a value on a device, by its plan."""
     value, found = prepared(value)
-    new = moved(found.leaves, device, non_blocking=non_blocking, root=found.root)
-    return rebuild(value, new)
+    return rebuild(value, moved(found.leaves, device, non_blocking=non_blocking))
 
 
 def record_stream(
@@ -166,18 +167,11 @@ def record_stream(
         Call it after `stream` waits for the copy, and before the leaf is dropped. Host
         and meta leaves are passed over. The host does not block.
     """
-    if keys is not None:
-        for entry in _entries(value, keys).values():
-            record_stream(entry, stream)
-    elif getattr(type(value), PLAN, None) is not None:
-        own: Any = value
-        own.record_stream(stream)
-    else:
-        found = walk(value)
-        record(found.recordable(), stream, found.root)
+    found = walk(value if keys is None else entries_of(value, keys))
+    record(found.recordable(), stream, root=found.root, key_of=found.key_of)
 
 
-def _entries(value: Any, keys: Iterable[str]) -> dict[str, object]:
+def entries_of(value: Any, keys: Iterable[str]) -> Any:
     """Give the entries of a mapping that travel.
 
     Raises:
@@ -193,12 +187,12 @@ def _entries(value: Any, keys: Iterable[str]) -> dict[str, object]:
     if isinstance(keys, str):
         msg = f"`keys=` is one text, {keys!r}. Write `keys=({keys!r},)`."
         raise TypeError(msg)
-    found = {k: value[k] for k in keys if value.get(k) is not None}
+    found = Entries({k: value[k] for k in keys if value.get(k) is not None})
     for key, entry in found.items():
         if not has_leaves(entry):
             raise LeafError(
-                key=key,
-                found=f"a `{type(entry).__name__}`",
+                key=str(key),
+                found=a_class(type(entry)),
                 problem="stands under a key that travels, but has no lifetime support",
                 remedy=f"Decorate its class with `@payload`, or take {key!r} out of "
                 "the keys.",

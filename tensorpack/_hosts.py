@@ -1,5 +1,6 @@
 """Host types: values that own no device memory and stay where they are."""
 
+import collections
 import datetime as dt
 import enum
 import pathlib
@@ -52,22 +53,28 @@ def is_host_value(value: object) -> bool:
     """Tell whether a value is a host value, its items included."""
     if is_host_class(type(value)):
         return True
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return all(map(is_host_value, value))
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+        return _is_bare(value) and all(map(is_host_value, value))
     if isinstance(value, dict):
-        return all(map(is_host_value, value)) and all(
-            map(is_host_value, value.values())
-        )
+        inside = (*value, *value.values())
+        return _is_bare(value) and all(map(is_host_value, inside))
     return _is_host_struct(value)
 
 
+def _is_bare(value: object) -> bool:
+    """Tell whether a container has nothing beside its items: no attributes."""
+    slots = (vars(base).get("__slots__", ()) for base in type(value).__mro__)
+    return not any(slots) and not getattr(value, "__dict__", None)
+
+
 def _is_host_struct(value: object) -> bool:
-    """Tell whether a dataclass or attrs instance holds host values and nothing else."""
+    """Tell whether a struct's instance holds host values and nothing else."""
     cls = type(value)
-    fields = getattr(cls, "__attrs_attrs__", None) or getattr(
-        cls, "__dataclass_fields__", {}
-    )
-    names = [field if isinstance(field, str) else field.name for field in fields]
+    names = [
+        field if isinstance(field, str) else field.name
+        for known in ("__attrs_attrs__", "__dataclass_fields__", "__struct_fields__")
+        for field in getattr(cls, known, ())
+    ]
     values = [getattr(value, name, None) for name in names]
     extra = set(getattr(value, "__dict__", ())) - set(names)
     return bool(names) and not extra and all(map(is_host_value, values))

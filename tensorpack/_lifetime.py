@@ -7,6 +7,7 @@ recorded on every block of device memory that it owns.
 import enum
 import threading
 from collections.abc import Callable, Sequence
+from types import UnionType
 from typing import (
     Annotated,
     Any,
@@ -15,6 +16,7 @@ from typing import (
     Protocol,
     Self,
     TypeVar,
+    Union,
     get_args,
     get_origin,
     runtime_checkable,
@@ -43,6 +45,7 @@ __all__ = [
     "owns_lifetime",
     "register",
     "register_late",
+    "register_marked",
 ]
 
 PLAN = "__tensorpack_plan__"
@@ -151,13 +154,13 @@ def _adapted_type(cls: type) -> type | None:
         origin = get_origin(base)
         if isinstance(origin, type) and issubclass(origin, LifetimeAdapter):
             (argument,) = get_args(base)
-            argument = get_origin(argument) or argument
-            if isinstance(argument, type) and argument is not Any:
-                return argument
+            outer = get_origin(argument) or argument
+            if isinstance(outer, type) and outer not in (Any, UnionType, Union):
+                return outer
             if not isinstance(argument, TypeVar):
                 raise DefinitionError(
                     cls=cls.__qualname__,
-                    problem=f"`{argument!r}` is no class, so it cannot be adapted",
+                    problem=f"`{argument}` is no class, so it cannot be adapted",
                     remedy="Name a class: `LifetimeAdapter[Handle]`.",
                 )
     return None
@@ -183,8 +186,13 @@ class _FunctionAdapter(LifetimeAdapter[T]):
         return self._rebuild(value, leaves)
 
 
+class _ReadyAdapter(_FunctionAdapter[T]):
+    """An adapter of ours for a foreign type; the user may register another."""
+
+
 _adapters: dict[type, LifetimeAdapter[Any]] = {}
-_late: dict[str, Callable[[], object]] = {}
+_late: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+_marked: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 _lock = threading.Lock()
 
 
@@ -192,13 +200,14 @@ def _add(adapted: type, adapter: LifetimeAdapter[Any]) -> None:
     """Put an adapter into the registry, once for each type."""
     if adapted is Tensor or adapted is object:
         raise DefinitionError(
-            cls=type(adapter).__qualname__,
-            problem=f"`{adapted.__qualname__}` cannot be adapted",
+            cls=adapted.__qualname__,
+            problem="an adapter for it would take the place of all others",
             remedy="Name the class that lacks lifetime support.",
         )
     with _lock:
         known = _adapters.get(adapted)
-        if known is not None and not _same_origin(known, adapter):
+        taken = known is not None and not isinstance(known, _ReadyAdapter)
+        if taken and not _same_origin(known, adapter):
             raise DefinitionError(
                 cls=adapted.__qualname__,
                 problem=f"it already has the adapter {known!r}",
@@ -210,7 +219,7 @@ def _add(adapted: type, adapter: LifetimeAdapter[Any]) -> None:
 def _same_origin(one: object, other: object) -> bool:
     """Tell whether an adapter class was only defined again, as by a module reload."""
     a, b = type(one), type(other)
-    if _FunctionAdapter in (a, b):
+    if issubclass(a, _FunctionAdapter) or issubclass(b, _FunctionAdapter):
         return False
     return (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__)
 
@@ -234,10 +243,29 @@ def register(
     _add(adapted, _FunctionAdapter(adapted, leaves, rebuild))
 
 
-def register_late(qualified_name: str, load: Callable[[], object]) -> None:
-    """Name a type whose adapter is made by `load` when the type is first met."""
+def register_late(
+    qualified_name: str,
+    *,
+    leaves: Callable[[Any], Sequence[Tensor]],
+    rebuild: Callable[[Any, Sequence[Tensor]], Any],
+) -> None:
+    """Give a type lifetime support without importing it: it is known by its name.
+
+    An adapter that the user registers comes first.
+    """
     with _lock:
-        _late[qualified_name] = load
+        _late[qualified_name] = (leaves, rebuild)
+
+
+def register_marked(
+    mark: str,
+    *,
+    leaves: Callable[[Any], Sequence[Tensor]],
+    rebuild: Callable[[Any, Sequence[Tensor]], Any],
+) -> None:
+    """Give types lifetime support that are known by an attribute in their body."""
+    with _lock:
+        _marked[mark] = (leaves, rebuild)
 
 
 def adapter_of(cls: type) -> LifetimeAdapter[Any] | None:
@@ -246,10 +274,11 @@ def adapter_of(cls: type) -> LifetimeAdapter[Any] | None:
         adapter = _adapters.get(base)
         if adapter is not None:
             return adapter
-        load = _late.get(f"{base.__module__}.{base.__qualname__}") if _late else None
-        if load is not None:
-            load()
-            return _adapters.get(base)
+        ready = _late.get(f"{base.__module__}.{base.__qualname__}")
+        ready = ready or next((_marked[m] for m in _marked if m in vars(base)), None)
+        if ready is not None:
+            with _lock:
+                return _adapters.setdefault(base, _ReadyAdapter(base, *ready))
     return None
 
 
@@ -285,6 +314,7 @@ def _declared(cls: type) -> set[str]:
     """Give every name that instances of a class have for certain."""
     names: set[str] = set(dir(cls))
     for base in cls.__mro__:
-        names.update(base.__dict__.get("__annotations__", ()))  # noqa: RUF063  # unread
-        names.update(base.__dict__.get("__dataclass_fields__", ()))
+        for kept in ("__annotations__", "__dataclass_fields__"):
+            found = base.__dict__.get(kept)
+            names.update(found if isinstance(found, dict) else ())
     return names

@@ -4,6 +4,7 @@
 """
 
 import enum
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import attrs
@@ -284,6 +285,7 @@ class ClassPlan:
         hooked: whether the class has a `__payload_prepare__`.
         notes: what a reader of the plan should know.
         namespace: where the class's own annotations were looked up.
+        corrections: annotations given to `payload(fields=...)` for this class.
     """
 
     cls: type
@@ -293,13 +295,14 @@ class ClassPlan:
     hooked: bool
     notes: tuple[str, ...]
     namespace: Namespace = attrs.field(repr=False)
+    corrections: Mapping[str, object] = attrs.field(factory=dict, repr=False)
 
-    @property
+    @functools.cached_property
     def payload_keys(self) -> tuple[str, ...]:
         """Names of the fields that travel."""
         return tuple(f.name for f in self.fields if travels(f.node))
 
-    @property
+    @functools.cached_property
     def host_keys(self) -> tuple[str, ...]:
         """Names of the fields that stay."""
         return tuple(
@@ -308,7 +311,7 @@ class ClassPlan:
             if not travels(f.node) and not isinstance(f.node, (Reset, Shadowed))
         )
 
-    @property
+    @functools.cached_property
     def by_name(self) -> Mapping[str, FieldPlan]:
         """The fields by their names."""
         return {f.name: f for f in self.fields}

@@ -1,13 +1,20 @@
 """Odd leaves opened: the plain tensors whose storages an odd one owns."""
 
-from collections.abc import Sequence
+# Note [views that stand for other numbers]
+# A conjugate or negative view (`x.conj()`, `x.conj().imag`) shares its base's storage
+# and says by a bit how to read it. torch makes a plain copy of such a view before any
+# operation that knows nothing of the bit, `record_stream` among them: it would mark
+# the copy's block and not the view's. So streams are recorded with these dispatch keys
+# off. So it is for the tensors of zeros without memory that forward-mode autograd uses.
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from tensorpack.errors import LeafError
 
-__all__ = ["owned_tensors"]
+__all__ = ["as_stored", "inner_tensors", "owned_tensors"]
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -15,10 +22,22 @@ _COMPRESSED = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
+_BY_CHANNEL = (
+    torch.per_channel_affine,
+    torch.per_channel_symmetric,
+    torch.per_channel_affine_float_qparams,
+)
 _DISABLED = torch._C._disabled_torch_dispatch_impl  # no public name
+_BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate)
+_BITS = _BITS.add(torch._C.DispatchKey.Negative).add(torch._C.DispatchKey.ZeroTensor)
 
 
-def owned_tensors(key: str, leaf: Tensor) -> Sequence[Tensor]:
+def as_stored() -> torch._C._ExcludeDispatchKeyGuard:
+    """Give the context in which operations see tensors as they lie in memory."""
+    return torch._C._ExcludeDispatchKeyGuard(_BITS)
+
+
+def owned_tensors(key: str, leaf: Tensor) -> list[Tensor]:
     """List the plain tensors that own the device memory of a leaf.
 
     Args:
@@ -28,27 +47,37 @@ def owned_tensors(key: str, leaf: Tensor) -> Sequence[Tensor]:
     Raises:
         LeafError: nobody can tell what the leaf owns.
     """
+    inner = inner_tensors(key, leaf)
+    return [t for t in inner if t.is_cuda or t.device.type not in ("cpu", "meta")]
+
+
+def inner_tensors(key: str, leaf: Tensor) -> Iterator[Tensor]:
+    """Iterate the plain tensors inside a leaf, those on the host included."""
     if hasattr(leaf, "__tensor_flatten__"):
         names, _ = leaf.__tensor_flatten__()
-        inner = [(name, getattr(leaf, name)) for name in names]
-        return [
-            owned
-            for name, tensor in inner
-            if tensor is not None
-            for owned in owned_tensors(f"{key}.{name}", tensor)
-        ]
-    if leaf.layout is torch.sparse_coo:
+        for name in names:
+            part = getattr(leaf, name)
+            if isinstance(part, Tensor):  # a device mesh may be named too, or None
+                yield from inner_tensors(f"{key}.{name}", part)
+    elif leaf.layout is torch.sparse_coo:
         # The unchecked accessors: `indices()` refuses a tensor that is not coalesced.
-        return [leaf._indices(), leaf._values()]  # public in effect
-    if leaf.layout in _COMPRESSED:
-        return [getattr(leaf, name)() for name in _COMPRESSED[leaf.layout]]
-    if leaf.layout is not torch.strided:
+        yield leaf._indices()  # public in effect
+        yield leaf._values()
+    elif leaf.layout in _COMPRESSED:
+        for name in _COMPRESSED[leaf.layout]:
+            yield getattr(leaf, name)()
+    elif leaf.layout is not torch.strided:
         raise _closed(key, leaf, f"has the layout `{leaf.layout}`")
-    if leaf.is_quantized or leaf.is_nested:
-        return [_bytes_of(leaf), *_quantizers(leaf)]
-    if type(leaf).__torch_dispatch__ is not _DISABLED and not _has_storage(leaf):
-        raise _closed(key, leaf, "wraps memory that only it knows")
-    return (leaf,)
+    elif leaf.is_quantized:
+        yield _bytes_of(leaf)
+        if leaf.qscheme() in _BY_CHANNEL:
+            yield leaf.q_per_channel_scales()
+            yield leaf.q_per_channel_zero_points()
+    elif leaf.is_nested:
+        yield _bytes_of(leaf)
+    else:
+        _check_open(key, leaf)
+        yield leaf
 
 
 def _bytes_of(leaf: Tensor) -> Tensor:
@@ -57,22 +86,23 @@ def _bytes_of(leaf: Tensor) -> Tensor:
     return view.set_(leaf.untyped_storage())
 
 
-def _quantizers(leaf: Tensor) -> list[Tensor]:
-    """List the scales and zero points of a tensor that is quantized by channels."""
-    if not leaf.is_quantized or leaf.qscheme() not in (
-        torch.per_channel_affine,
-        torch.per_channel_symmetric,
-        torch.per_channel_affine_float_qparams,
-    ):
-        return []
-    both = (leaf.q_per_channel_scales(), leaf.q_per_channel_zero_points())
-    return [tensor for tensor in both if tensor.device == leaf.device]
+def _check_open(key: str, leaf: Tensor) -> None:
+    """Refuse a tensor with a dispatch of its own unless its memory is all it has."""
+    cls = type(leaf)
+    if cls.__torch_dispatch__ is _DISABLED or _is_fake(cls):
+        return
+    if not _has_storage(leaf):
+        raise _closed(key, leaf, "wraps memory that only it knows")
+    if any(isinstance(part, Tensor) for part in vars(leaf).values()):
+        raise _closed(key, leaf, "holds tensors beside its own memory")
+
+
+def _is_fake(cls: type) -> bool:
+    return any(base.__name__ == "FakeTensor" for base in cls.__mro__)
 
 
 def _has_storage(leaf: Tensor) -> bool:
-    """Tell whether a tensor with a dispatch of its own has memory of its own."""
-    if any(b.__name__ == "FakeTensor" for b in type(leaf).__mro__):
-        return True
+    """Tell whether a tensor has memory of its own."""
     try:
         return leaf.numel() == 0 or leaf.untyped_storage().data_ptr() != 0
     except RuntimeError:

@@ -1,6 +1,5 @@
 """The decorator and the typed base: wires the rooms together, sets the mark last."""
 
-import abc
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,16 +8,16 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
 import attrs
 import torch
 
-from tensorpack._build import HELPERS, prepared, rebuild
-from tensorpack._compile import compile_functions
+from tensorpack._build import prepared, rebuild
+from tensorpack._classes import check_class
 from tensorpack._fields import plan_class
 from tensorpack._functions import moved_twin
+from tensorpack._install import install, restored_on_error
+from tensorpack._kinds import payload_plan
 from tensorpack._lifetime import PLAN
-from tensorpack._move import pinned, record
-from tensorpack._nodes import ClassPlan
+from tensorpack._move import check_methods, pinned, record
 from tensorpack._repr import payload_repr
-from tensorpack._source import write
-from tensorpack._walk import payload_plan, walk
+from tensorpack._walk import walk
 from tensorpack.errors import DefinitionError
 
 __all__ = ["Payload", "payload"]
@@ -59,6 +58,7 @@ class Payload:
             Copies are queued on the current stream of `device`. Order and lifetime
             across streams are the caller's, or `CopyStream`'s.
         """
+        payload_plan(type(self))  # a class that only derives from `Payload` has none
         return moved_twin(self, device, non_blocking=non_blocking)
 
     def record_stream(self, stream: torch.Stream, /) -> None:
@@ -75,8 +75,9 @@ class Payload:
             after `stream` waits for the copy, and before the payload is dropped. The
             host does not block.
         """
+        payload_plan(type(self))
         found = walk(self)
-        record(found.recordable(), stream, found.root)
+        record(found.recordable(), stream, root=found.root, key_of=found.key_of)
 
     @classmethod
     def payload_keys(cls) -> tuple[str, ...]:
@@ -102,8 +103,10 @@ class Payload:
 
         Leaves on a device stay as they are. `DataLoader(pin_memory=True)` calls this.
         """
+        payload_plan(type(self))
         value, found = prepared(self)
-        twin: Self = rebuild(value, pinned(found.leaves, found.root))
+        check_methods(found.leaves, "pin_memory", found.root, found.key_of)
+        twin: Self = rebuild(value, pinned(found.leaves))
         return twin
 
 
@@ -203,52 +206,75 @@ def _make(
     options: dict[str, Any],
 ) -> type:
     """Make a payload of a class; leave it as it was if anything is wrong."""
+    check_class(cls)
     if PLAN in vars(cls):
         raise DefinitionError(
             cls=cls.__qualname__,
             problem="it is a payload already",
             remedy="Decorate it once.",
         )
-    _check_names(cls, keep)
     adopted = "__attrs_attrs__" in vars(cls) or "__dataclass_fields__" in vars(cls)
+    if adopted:
+        _check_fields(cls)
+    _check_keep(cls, keep)
+    _check_body(cls, keep)
     if adopted and options:
         raise DefinitionError(
             cls=cls.__qualname__,
-            problem=f"it is made already, so {_listed(options)} cannot apply",
+            problem="attrs or `dataclasses` has made it already, so "
+            f"{_listed(options)} cannot apply",
             remedy="Give the options to the decorator that makes the class.",
         )
-    if not adopted:
-        cls = _define(cls, options)
-    methods, notes = _methods(cls, keep)
-    plan = plan_class(cls, _enclosing(cls), corrections, notes)
-    _install(cls, plan, methods)
-    return cls
+    with restored_on_error(cls):
+        made = cls if adopted else _define(cls, options)
+        _check_fields(made)
+        methods, notes = _methods(made, keep)
+        install(made, plan_class(made, _enclosing(made), corrections, notes), methods)
+    return made
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _check_names(cls: type, keep: Sequence[str]) -> None:
-    """Refuse hand-written twins in the class body: they would live on."""
-    clash = [
-        name
-        for name in _METHODS
-        if name not in keep and vars(cls).get(name) not in (None, vars(Payload)[name])
-    ]
-    if clash:
+def _check_keep(cls: type, keep: Sequence[str]) -> None:
+    """Refuse names in `keep=` that keep nothing."""
+    if isinstance(keep, str):
         raise DefinitionError(
             cls=cls.__qualname__,
-            problem=f"its body defines {_listed(clash)}, which would be generated",
-            remedy=f"Delete {_listed(clash)}, or say `keep={tuple(clash)!r}`.",
+            problem=f"`keep=` is one text, {keep!r}",
+            remedy=f"Write `keep=({keep!r},)`.",
         )
     odd = [n for n in keep if n not in (*_METHODS, *_COURTESIES) or n not in vars(cls)]
     if odd:
         raise DefinitionError(
             cls=cls.__qualname__,
-            problem=f"`keep=` names {_listed(odd)}, which its body does not define "
-            "or nobody generates",
-            remedy="Take the names out of `keep=`.",
+            problem=f"`keep=` names {_listed(odd)}, which the class body does not "
+            "define or `@payload` does not generate",
+            remedy=f"Take {_listed(odd)} out of `keep=`.",
+        )
+
+
+def _check_body(cls: type, keep: Sequence[str]) -> None:
+    """Refuse hand-written twins in the class body: they would live on."""
+    clash = [n for n in _METHODS if n not in keep and _defines(cls, n)]
+    if clash:
+        raise DefinitionError(
+            cls=cls.__qualname__,
+            problem=f"its body defines {_listed(clash)}, which `@payload` generates",
+            remedy=f"Delete {_listed(clash)}, or write `@payload(keep="
+            f"{tuple(clash)!r})` to keep your own.",
+        )
+
+
+def _check_fields(cls: type) -> None:
+    """Refuse fields whose names the generated methods need."""
+    clash = [name for name in _METHODS if name in _field_names(cls)]
+    if clash:
+        raise DefinitionError(
+            cls=cls.__qualname__,
+            problem=f"{_listed(clash)} would be a field and a generated method",
+            remedy="Rename the field.",
         )
 
 
@@ -257,7 +283,7 @@ def _define(cls: type, options: dict[str, Any]) -> type:
     own_repr = "__repr__" in vars(cls) or "repr" in options
     settings = {"eq": False, "order": False, **options}
     if not own_repr:
-        settings["repr"] = False
+        settings["repr"] = options.get("str", False)  # which attrs builds upon
     made: type = attrs.define(**settings)(cls)
     if not own_repr:
         made.__repr__ = payload_repr  # type: ignore[method-assign,assignment]  # ours
@@ -271,12 +297,33 @@ def _methods(
     methods = {name: vars(Payload)[name] for name in _METHODS if name not in keep}
     notes = [f"`{name}` is the class's own (`keep`)" for name in keep]
     for name in _COURTESIES:
-        taken = name in vars(cls) or name in _field_names(cls)
-        if not taken:
+        owner = _owner_of_courtesy(cls, name)
+        if owner is None:
             methods[name] = vars(Payload)[name]
         elif name not in keep:
-            notes.append(f"`{name}` is left out: the class uses the name itself")
+            notes.append(
+                f"`{name}` is left out: `{owner.__name__}` uses the name itself"
+            )
     return methods, tuple(notes)
+
+
+def _owner_of_courtesy(cls: type, name: str) -> type | None:
+    """Find the class that uses a courtesy's name itself: this one or a payload base.
+
+    Methods that other bases have written by hand are overridden, like all twins.
+    """
+    if name in _field_names(cls):
+        return cls
+    for base in cls.__mro__:
+        if (base is cls or PLAN in vars(base)) and _defines(base, name):
+            return base
+    return None
+
+
+def _defines(cls: type, name: str) -> bool:
+    """Tell whether a class body has a method that would be generated otherwise."""
+    generated = vars(Payload)[name]
+    return vars(cls).get(name, generated) is not generated
 
 
 def _field_names(cls: type) -> set[str]:
@@ -301,38 +348,3 @@ def _enclosing(cls: type) -> dict[str, object]:
             found = {**frame.f_locals, **found}
         frame = frame.f_back  # type: ignore[assignment]  # ends with None
     return found
-
-
-def _install(cls: type, plan: ClassPlan, methods: Mapping[str, object]) -> None:
-    """Set the methods, the traversals and, last of all, the mark."""
-    for name, method in methods.items():
-        setattr(cls, name, method)
-    _defer(cls, plan)
-    abc.update_abstractmethods(cls)
-    setattr(cls, PLAN, plan)
-
-
-def _defer(cls: Any, plan: ClassPlan) -> None:
-    """Install traversals that compile the real ones when they are first used."""
-
-    def compile_now() -> None:
-        source = write(plan)
-        made = compile_functions(
-            source.text,
-            {**HELPERS, **source.globals},
-            cls.__module__,
-            cls.__qualname__,
-        )
-        cls.__tensorpack_leaves__ = made["leaves"]
-        cls.__tensorpack_rebuild__ = made["rebuild"]
-
-    def leaves(self: object, walk: object, at: str) -> None:
-        compile_now()
-        cls.__tensorpack_leaves__(self, walk, at)
-
-    def rebuild(self: object, build: object) -> object:
-        compile_now()
-        return cls.__tensorpack_rebuild__(self, build)
-
-    cls.__tensorpack_leaves__ = leaves
-    cls.__tensorpack_rebuild__ = rebuild

@@ -1,6 +1,5 @@
 """Annotation -> node: the validator. What cannot be moved and recorded is refused."""
 
-import collections
 import collections.abc
 import types
 import typing
@@ -9,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from tensorpack._containers import MAPPINGS, SEQUENCES
 from tensorpack._hosts import is_host_class
 from tensorpack._lifetime import (
     PLAN,
@@ -41,61 +41,28 @@ from tensorpack._remedies import (
     refuse_unknown,
 )
 from tensorpack._resolve import (
-    Namespace,
+    Context,
     Placeholder,
     Unresolved,
     own_annotations,
     spell,
 )
-from tensorpack._structs import declared_keys, is_named_tuple, struct_fields
+from tensorpack._structs import (
+    declared_keys,
+    is_named_tuple,
+    is_typed_dict,
+    members_of,
+    struct_fields,
+)
 from tensorpack._unions import choose, folded
 
-__all__ = ["Context", "node_of"]
+__all__ = ["node_of"]
 
-_SEQUENCES: Mapping[object, str] = {
-    list: "list",
-    collections.deque: "deque",
-    collections.abc.Sequence: "Sequence",
-    collections.abc.MutableSequence: "Sequence",
-}
-_MAPPINGS: Mapping[object, str] = {
-    dict: "dict",
-    collections.OrderedDict: "OrderedDict",
-    collections.defaultdict: "defaultdict",
-    collections.abc.Mapping: "Mapping",
-    collections.abc.MutableMapping: "Mapping",
-}
 _KEPT_BY_MARKER = {
     Marker.HOST_ONLY: Kept(Guard.DEVICE_TENSOR),
     Marker.BORROWED: Kept(Guard.NOTHING),
 }
-_TRANSPARENT = (typing.Final, typing.Required, typing.NotRequired)
-
-
-@attrs.frozen
-class Context:
-    """What is known while one annotation is read.
-
-    Attributes:
-        namespace: looks names up.
-        own: the class that is being decorated.
-        bound: what the type variables of its generic bases are bound to.
-        above: the aliases that are being expanded, from the outside in.
-    """
-
-    namespace: Namespace
-    own: type
-    bound: Mapping[object, object] = attrs.field(factory=dict)
-    above: tuple[object, ...] = ()
-
-    def inside(self, alias: object) -> "Context":
-        """Give the context for reading what an alias stands for."""
-        return attrs.evolve(self, above=(*self.above, alias))
-
-    def of(self, cls: type) -> "Context":
-        """Give the context for reading the annotations of another class."""
-        names = Namespace.of(cls, self.namespace.enclosing)
-        return Context(names, self.own, above=(*self.above, cls))
+_TRANSPARENT = ("Final", "Required", "NotRequired", "ReadOnly")
 
 
 def node_of(annotation: object, ctx: Context) -> Node:
@@ -111,6 +78,8 @@ def node_of(annotation: object, ctx: Context) -> Node:
         refuse_unknown(tp)
     if tp is None or tp is type(None):
         return Kept(Guard.TENSOR, (type(None),))
+    if tp is Any or tp is object:
+        refuse_open(spell(tp))
     if isinstance(annotation, (str, typing.ForwardRef)) and not isinstance(tp, type):
         if tp in ctx.above:
             return Walked()
@@ -123,7 +92,7 @@ def _node_of_form(tp: Any, ctx: Context) -> Node:
     origin = typing.get_origin(tp)
     if origin is typing.Annotated:
         return _node_of_annotated(tp, ctx)
-    if origin in _TRANSPARENT:
+    if getattr(origin, "_name", None) in _TRANSPARENT:
         return node_of(typing.get_args(tp)[0], ctx)
     if type(tp).__name__ == "TypeAliasType" or type(origin).__name__ == "TypeAliasType":
         return _node_of_alias(tp, ctx)
@@ -148,7 +117,8 @@ def _node_of_annotated(tp: object, ctx: Context) -> Node:
     inner, *metadata = typing.get_args(tp)
     markers = [note for note in metadata if isinstance(note, Marker)]
     if len(markers) > 1:
-        refuse(spell(tp), f"has {len(markers)} markers", "Keep one of them.")
+        names = ", ".join(f"`{marker!r}`" for marker in markers)
+        refuse(spell(tp), f"has {len(markers)} markers: {names}", "Keep one of them.")
     if not markers:
         return node_of(inner, ctx)
     match markers[0]:
@@ -157,7 +127,7 @@ def _node_of_annotated(tp: object, ctx: Context) -> Node:
         case Marker.DERIVED:
             refuse(
                 spell(tp),
-                "stands inside another type",
+                "stands inside another type, and only a whole field gets its default",
                 "Mark the whole field `Derived`.",
             )
         case kept:
@@ -175,17 +145,16 @@ def _node_of_alias(tp: Any, ctx: Context) -> Node:
         refuse(
             spell(tp), f"cannot be read: {error}", "Define the name before the class."
         )
-    bound = {
-        **ctx.bound,
-        **dict(zip(alias.__type_params__, typing.get_args(tp), strict=False)),
-    }
+    pairs = zip(alias.__type_params__, typing.get_args(tp), strict=False)
+    bound = {**ctx.bound, **{p: (a, ctx) for p, a in pairs}}
     return node_of(value, attrs.evolve(ctx.inside(tp), bound=bound))
 
 
 def _node_of_variable(tp: Any, ctx: Context) -> Node:
     """Read a type variable: what it is bound to here, its bound, or its values."""
-    if tp in ctx.bound and ctx.bound[tp] is not tp:
-        return node_of(ctx.bound[tp], ctx)
+    if tp in ctx.bound:
+        argument, outer = ctx.bound[tp]
+        return node_of(argument, attrs.evolve(outer, above=ctx.above))
     if tp.__bound__ is not None:
         return node_of(tp.__bound__, ctx)
     if tp.__constraints__:
@@ -208,7 +177,7 @@ def _node_of_generic(tp: Any, origin: Any, ctx: Context) -> Node:
     args = typing.get_args(tp)
     if origin is tuple or tp is tuple or tp is typing.Tuple:  # noqa: UP006
         return _node_of_tuple(tp, args, ctx)
-    for table, read in ((_SEQUENCES, _node_of_items), (_MAPPINGS, _node_of_entries)):
+    for table, read in ((SEQUENCES, _node_of_items), (MAPPINGS, _node_of_entries)):
         outer = origin if origin is not None else tp
         if outer in table:
             return read(tp, table[outer], args, ctx)
@@ -237,12 +206,24 @@ def _node_of_items(tp: object, kind: str, args: tuple[Any, ...], ctx: Context) -
 def _node_of_tuple(tp: object, args: tuple[Any, ...], ctx: Context) -> Node:
     """Read a tuple, of fixed length or variadic."""
     if not args:
-        if typing.get_origin(tp) is tuple:
+        if tp in (tuple[()], typing.Tuple[()]):  # noqa: UP006  # two spellings
             return folded(Fixed(()))
         refuse_open(spell(tp))
+    if any(map(_is_unpacked, args)):
+        refuse(
+            spell(tp),
+            "unpacks a tuple inside",
+            "Write `tuple[X | Y, ...]`, or a `NamedTuple` whose members say it.",
+        )
     if args[-1] is Ellipsis:
         return folded(Items("tuple", node_of(args[0], ctx)))
     return folded(Fixed(tuple(node_of(arg, ctx) for arg in args)))
+
+
+def _is_unpacked(arg: object) -> bool:
+    """Tell whether an argument is `*X`."""
+    unpacked = getattr(arg, "__unpacked__", False) is True
+    return unpacked or typing.get_origin(arg) is typing.Unpack
 
 
 def _node_of_entries(
@@ -282,9 +263,9 @@ def _node_of_class(cls: type, tp: object, ctx: Context) -> Node:
         return node_of(array, ctx)
     if is_tensor_type(cls):
         return Leaf()
-    if cls is ctx.own or PLAN in vars(cls):
+    if cls is ctx.own or PLAN in vars(cls) or _is_base(cls):
         return Nested(cls)
-    if hasattr(cls, PLAN):
+    if hasattr(cls, PLAN) or any(map(_is_base, cls.__mro__)):
         refuse(
             spell(tp),
             "derives from a payload but is not decorated itself",
@@ -299,51 +280,61 @@ def _node_of_class(cls: type, tp: object, ctx: Context) -> Node:
     return _node_of_members(cls, tp, ctx)
 
 
+def _is_base(cls: type) -> bool:
+    """Tell whether a class is the base that any payload may have."""
+    return (cls.__module__, cls.__qualname__) == ("tensorpack._payload", "Payload")
+
+
 def _node_of_members(cls: type, tp: object, ctx: Context) -> Node:
     """Read named tuples, typed dictionaries, host types and host structs."""
     if is_named_tuple(cls):
-        return folded(Record(cls, _members(cls, tuple(vars(cls)["_fields"]), ctx)))
-    if typing.is_typeddict(cls):
-        return folded(Typed(cls, _members(cls, declared_keys(cls), ctx)))
+        named = _members(cls, tp, _named_members(cls), ctx)
+        return folded(Record(cls, named))
+    if is_typed_dict(cls):
+        return folded(Typed(cls, _members(cls, tp, declared_keys(cls), ctx)))
     if is_host_class(cls):
         return Kept(Guard.TENSOR, (cls,))
     fields = struct_fields(cls)
-    if fields is not None and _is_host_struct(cls, fields, ctx):
+    if fields is not None and _is_host_struct(cls, tp, fields, ctx):
         return Kept(Guard.TENSOR, (cls,))
-    if cls is object:
-        refuse_open("object")
     raise RefusedError.of_class(cls, spell(tp), fields is not None)
 
 
-def _members(
-    cls: type, names: tuple[str, ...], ctx: Context
-) -> tuple[tuple[str, Node], ...]:
-    """Read the members of a named tuple or typed dictionary in its own namespace."""
+def _named_members(cls: Any) -> dict[str, object]:
+    """Give the members of a named tuple with their types."""
     annotations = own_annotations(cls)
-    inner = ctx.of(cls)
+    for name in cls._fields:
+        if name not in annotations:
+            refuse(
+                cls.__name__,
+                f"does not say what `{name}` is",
+                f"Write `class {cls.__name__}(NamedTuple)` with typed members.",
+            )
+    return {name: annotations[name] for name in cls._fields}
+
+
+def _members(
+    cls: type, tp: object, declared: Mapping[str, object], ctx: Context
+) -> tuple[tuple[str, Node], ...]:
+    """Read the members of a named tuple or typed dictionary."""
     if cls in ctx.above:
-        refuse(cls.__name__, "contains itself", f"Write `Dynamic[{cls.__name__}]`.")
-    missing = [name for name in names if name not in annotations]
-    if missing:
-        refuse(
-            cls.__name__,
-            f"does not say what `{missing[0]}` is",
-            f"Write `class {cls.__name__}(NamedTuple)` with typed members.",
-        )
-    return tuple((name, node_of(annotations[name], inner)) for name in names)
+        name = cls.__name__
+        refuse(name, "contains itself without end", f"Write `Dynamic[{name}]`.")
+    return tuple(
+        (member.name, node_of(member.annotation, member.ctx))
+        for member in members_of(cls, tp, declared, ctx)
+    )
 
 
-def _is_host_struct(cls: type, fields: Mapping[str, object], ctx: Context) -> bool:
+def _is_host_struct(
+    cls: type, tp: object, fields: Mapping[str, object], ctx: Context
+) -> bool:
     """Tell whether all fields of a struct are host types, its nested structs' too."""
     if cls in ctx.above:
         return True
-    owners = {n: b for b in reversed(cls.__mro__) for n in own_annotations(b)}
-    for name, annotation in fields.items():
-        inner = ctx.inside(cls).of(owners.get(name, cls))
+    for member in members_of(cls, tp, fields, ctx):
         try:
-            node = node_of(
-                own_annotations(owners.get(name, cls)).get(name, annotation), inner
-            )
+            node = node_of(member.annotation, member.ctx)
         except RefusedError:
             return False
         if not (isinstance(node, Kept) and node.guard is Guard.TENSOR):

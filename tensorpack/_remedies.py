@@ -1,12 +1,13 @@
 """What a refused type is told: why it has no lifetime support, and the ways out."""
 
+import collections.abc
 import dataclasses
 import types
-from typing import Any, Never
+from typing import Never
 
 import torch
 
-from tensorpack._resolve import Placeholder, spell
+from tensorpack._resolve import Placeholder, own_annotations, spell
 from tensorpack.errors import Refusal, TensorpackError
 
 __all__ = ["RefusedError", "refuse", "refuse_form", "refuse_open", "refuse_unknown"]
@@ -31,7 +32,10 @@ class RefusedError(TensorpackError):
                     reason,
                     tuple(r.format(name=name, cls=refused.__name__) for r in remedies),
                 )
-        return cls(name, "has no lifetime support", _ways_out(name, refused.__name__))
+        first, second = _ways_out(name, refused.__name__)
+        if any(map(own_annotations, refused.__mro__)):
+            first = f"Decorate `{refused.__name__}` with `@payload`, or w{first[1:]}"
+        return cls(name, "has no lifetime support", (first, second))
 
     def at(self, field: str, annotation: str) -> Refusal:
         """Make the refusal of the field whose annotation was read."""
@@ -43,7 +47,7 @@ def refuse(culprit: str, reason: str, *remedies: str) -> Never:
     raise RefusedError(culprit, reason, remedies)
 
 
-def _ways_out(name: str, cls: str) -> tuple[str, ...]:
+def _ways_out(name: str, cls: str) -> tuple[str, str]:
     return (
         f"Write a `LifetimeAdapter[{cls}]`.",
         f"Or write `HostOnly[{name}]` if it never holds device memory.",
@@ -65,7 +69,24 @@ def _is_container(cls: type, _: bool) -> bool:
     return issubclass(cls, (dict, list, tuple, set, frozenset))
 
 
+def _is_abstract(cls: type, _: bool) -> bool:
+    return cls.__module__ == "collections.abc"
+
+
 _KINDS = (
+    (
+        lambda cls, _: cls is collections.abc.Callable,
+        "is code, and nobody can tell what it holds on to",
+        ("Write `HostOnly[{name}]` if it never holds device memory.",),
+    ),
+    (
+        _is_abstract,
+        "says too little: a value of another class would have to come back",
+        (
+            "Write `Sequence[...]`, `Mapping[...]` or a container's own name.",
+            "Or write `HostOnly[{name}]` if it never holds device memory.",
+        ),
+    ),
     (
         _is_device_object,
         "belongs to a device and does not travel",
@@ -96,7 +117,7 @@ _KINDS = (
         lambda cls, _: callable(getattr(cls, "record_stream", None)),
         "records streams, but nobody can tell how to move it or where it is",
         (
-            "Give `{cls}` `to_device` (or `to`) and `is_cuda` (or `device`).",
+            "Give `{cls}` a `to_device` or `to`, and an `is_cuda` or `device`.",
             "Or write a `LifetimeAdapter[{cls}]`.",
         ),
     ),
@@ -108,7 +129,7 @@ def refuse_unknown(name: Placeholder) -> Never:
     refuse(
         name.name,
         "is a name that cannot be resolved when the class is made",
-        "Import it at run time and define it before the class.",
+        "Import it at run time (not under `TYPE_CHECKING`), before the class.",
         f'Or write `Dynamic["{name.name}"]` to have its values walked at run time.',
         f'Or write `HostOnly["{name.name}"]` if it stays on the host.',
     )
@@ -117,25 +138,22 @@ def refuse_unknown(name: Placeholder) -> Never:
 def refuse_form(tp: object) -> Never:
     """Refuse what is no type at all, or says nothing of what is inside."""
     name = spell(tp)
-    if tp is Any or tp is object:
-        refuse_open(name)
     if isinstance(tp, (types.FunctionType, types.BuiltinFunctionType)):
         refuse(
             name,
             "is a function, no type",
-            "Write the type of the value (`Any` for the builtin `any`).",
-            "Or mark the field `HostOnly` if it stays on the host.",
+            "Write the type: `Tensor` for `torch.tensor`, `Any` for `any`.",
         )
     if isinstance(tp, dataclasses.InitVar):
         refuse(
             name,
-            "is given to `__init__` alone and kept nowhere, so a twin cannot have it",
+            "is given to `__init__` alone and kept nowhere, so it cannot travel",
             "Make it a field, or compute from it before the class is made.",
         )
     refuse(
         name,
-        "is a form without lifetime support",
-        f"Mark the field `HostOnly[{name}]` if it stays on the host.",
+        "is no type whose values could be moved and recorded",
+        "Write the type of the value, or mark the field `HostOnly`.",
     )
 
 

@@ -1,10 +1,11 @@
 """Plan -> text of `leaves` and `rebuild`, the only traversals of a payload.
 
 Pure: the same plan gives the same text. Only identifiers and `repr` of strings enter
-it; every object enters by a global name, which `Source.globals` lists.
+it; every object enters by a global name, which `Source.globals` lists. The keys of
+leaves are asked for rarely: `write_keyed` writes `leaves` once more, with them.
 """
 
-from collections.abc import Iterable
+import re
 
 import attrs
 from torch import Tensor
@@ -30,68 +31,78 @@ from tensorpack._nodes import (
     Walked,
 )
 from tensorpack._twins import rebuild_text
-from tensorpack._words import Key, Names, is_arm, is_container
+from tensorpack._words import (
+    Key,
+    Names,
+    guarded,
+    indented,
+    is_arm,
+    is_container,
+    quoted,
+    title,
+)
 
-__all__ = ["Source", "write"]
-
-_TAB = "    "
+__all__ = ["Source", "write", "write_keyed"]
 
 
 @attrs.frozen
 class Source:
-    """The text of a class's two traversals, and the objects its names stand for."""
+    """The text of a class's traversals, and the objects its names stand for."""
 
     text: str
     globals: dict[str, object]
 
 
 def write(plan: ClassPlan) -> Source:
-    """Write the source of a class's traversals."""
+    """Write the source of a class's two traversals."""
     names = Names({"Tensor": Tensor})
     cls = names.of(plan.cls, plan.cls.__name__)
-    return Source(
-        f"{_leaves(plan, names)}\n\n{rebuild_text(plan, cls, names)}", names.globals
-    )
+    leaves = _leaves(plan, names, keyed=False)
+    return Source(f"{leaves}\n\n{rebuild_text(plan, cls, names)}", names.globals)
 
 
-def _leaves(plan: ClassPlan, names: Names) -> str:
+def write_keyed(plan: ClassPlan) -> Source:
+    """Write the traversal that hands over each leaf with its key."""
+    names = Names({"Tensor": Tensor})
+    return Source(_leaves(plan, names, keyed=True), names.globals)
+
+
+def _leaves(plan: ClassPlan, names: Names, *, keyed: bool) -> str:
     """Write the function that hands every leaf to the walk."""
-    title = f"Hand every leaf of {plan.cls.__qualname__} to `walk`, in plan order."
-    lines = ["def leaves(self, walk, at):", f"{_TAB}{title!r}", f"{_TAB}add = walk.add"]
+    how = "with its key, in plan order." if keyed else "in plan order."
+    body = [
+        title("Hand every leaf of", plan.cls.__qualname__, f"to `walk`, {how}"),
+        "add = walk.add",
+    ]
     if plan.stores is not None:
         names.globals["stores"] = plan.stores
-        lines.append(
-            f"{_TAB}if not stores.issuperset(self.__dict__): "
-            "walk.extra(self, stores, at)"
-        )
+        test = "if not stores.issuperset(self.__dict__):"
+        body += guarded(test, ["walk.extra(self, stores, at)"])
     for field in plan.fields:
-        block = _field_lines(field, names)
-        if field.may_lack and block:
-            block = [f'if hasattr(self, "{field.name}"):', *_indented(block)]
-        lines.extend(_indented(block))
-    return "\n".join(lines) + "\n"
+        lines = _field_lines(field, names, keyed=keyed)
+        if field.may_lack and lines:
+            lines = guarded(f"if hasattr(self, {quoted(field.name)}):", lines)
+        body += lines
+    return "\n".join(["def leaves(self, walk, at):", *indented(body)]) + "\n"
 
 
-def _field_lines(field: FieldPlan, names: Names) -> list[str]:
+def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[str]:
     """Write the lines of `leaves` for one field."""
     key = Key(()).literal(field.name)
-    if isinstance(field.node, Reset):
-        writer = _Leaves(names, "walk.aside")
-        return writer.lines(field.node.inner, f"(x := self.{field.name})", "x", key)
-    writer = _Leaves(names, "walk")
+    read = f"self.{field.name}"
+    writer = _Leaves(names, "walk", keyed)
     match field.node:
+        case Reset(inner=inner):
+            writer = _Leaves(names, "walk.aside", keyed)
+            return writer.lines(inner, f"(x := {read})", "x", key)
         case Shadowed() | Kept(guard=Guard.NOTHING):
             return []
         case Kept():
-            return writer.lines(
-                field.node, f"self.{field.name}", f"self.{field.name}", key
-            )
+            return writer.lines(field.node, read, read, key)
+        case Choice() as node:
+            return [f"x = {read}", *writer.lines(node, "x", "x", key)]
         case node:
-            return writer.lines(node, f"(x := self.{field.name})", "x", key)
-
-
-def _indented(lines: Iterable[str]) -> list[str]:
-    return [f"{_TAB}{line}" for line in lines]
+            return writer.lines(node, f"(x := {read})", "x", key)
 
 
 @attrs.frozen
@@ -100,42 +111,31 @@ class _Leaves:
 
     names: Names
     walk: str
+    keyed: bool
 
     def lines(self, node: Node, read: str, x: str, key: Key) -> list[str]:
         """Write the lines for a value: `read` gives it, then `x` names it."""
         match node:
-            case Leaf() | Opaque():
-                return [f"if {read} is not None: {self._add}(({key}, {x}))"]
-            case Nested():
-                return [f"if {read} is not None: {self.walk}.nested({x}, {key})"]
-            case Adapted():
-                return [f"if {read} is not None: {self.walk}.adapted({x}, {key})"]
-            case Walked():
-                return [f"if {read} is not None: {self.walk}.dynamic({x}, {key})"]
             case Kept(guard=Guard.TENSOR):
-                return [f"if isinstance({read}, Tensor): {self.walk}.stray({x}, {key})"]
+                test = f"if isinstance({read}, Tensor):"
+                return guarded(test, [f"{self.walk}.stray({x}, {key})"])
             case Kept(guard=Guard.DEVICE_TENSOR):
-                return [
-                    f"if isinstance({read}, Tensor): {self.walk}.host_only({x}, {key})"
-                ]
+                test = f"if isinstance({read}, Tensor):"
+                return guarded(test, [f"{self.walk}.host_only({x}, {key})"])
             case Choice(arms=arms):
-                assign = [f"{x} = {read[1:-1].split(' := ')[1]}"] if read != x else []
+                assign = [] if read == x else [read[1:-1].replace(" := ", " = ", 1)]
                 return [*assign, *self._choice(arms, x, key)]
-            case Items() | Fixed() | Entries() | Record() | Typed():
-                check = self._check(node, x, key)
-                body = [*check, *self._inside(node, x, key)]
-                return [f"if {read} is not None:", *_indented(body)]
             case Kept() | Reset() | Shadowed():
                 return []
+            case _:
+                body = [*self._checks(node, x, key), *self._found(node, x, key)]
+                return guarded(f"if {read} is not None:", body)
 
-    @property
-    def _add(self) -> str:
-        return "add" if self.walk == "walk" else f"{self.walk}.add"
-
-    def _check(self, node: Node, x: str, key: Key) -> list[str]:
+    def _checks(self, node: Node, x: str, key: Key) -> list[str]:
         """Write the line that raises for a container of another class."""
-        test = is_container(node, x, self.names, negated=True)
         match node:
+            case Leaf() | Opaque() | Nested() | Adapted() | Walked():
+                return []
             case Items(kind=name) | Entries(kind=name):
                 wanted = name
             case Record(cls=cls):
@@ -144,75 +144,80 @@ class _Leaves:
                 wanted = "tuple"
             case _:
                 wanted = "dict"
-        lines = [f"if {test}: {self.walk}.wrong({x}, {key}, {wanted!r})"]
-        if isinstance(node, Fixed):
-            n = len(node.items)
-            lines.append(f"if len({x}) != {n}: {self.walk}.length({x}, {key}, {n})")
-        return lines
+        test = is_container(node, x, self.names, negated=True)
+        return [f"if {test}: {self.walk}.wrong({x}, {key}, {quoted(wanted)})"]
 
-    def _inside(self, node: Node, x: str, key: Key) -> list[str]:
-        """Write the lines for the items of a container of the right class."""
+    def _found(self, node: Node, x: str, key: Key) -> list[str]:
+        """Write the lines for a value that is there, and of the right class."""
         inner = _next(x)
         i = f"i{inner[1:]}"
         match node:
+            case Leaf() | Opaque():
+                add = "add" if self.walk == "walk" else f"{self.walk}.add"
+                return [f"{add}(({key}, {x}))" if self.keyed else f"{add}({x})"]
+            case Nested():
+                return [f"{self.walk}.nested({x}, {key})"]
+            case Adapted():
+                return [f"{self.walk}.adapted({x}, {key})"]
+            case Walked():
+                return [f"{self.walk}.dynamic({x}, {key})"]
             case Items(item=item):
                 body = self.lines(item, inner, inner, key.index(i))
-                return [f"for {i}, {inner} in enumerate({x}):", *_indented(body)]
+                return _loop(i, f"{inner} in enumerate({x})", f"{inner} in {x}", body)
             case Entries(value=value):
                 body = self.lines(value, inner, inner, key.index(i))
-                return [f"for {i}, {inner} in {x}.items():", *_indented(body)]
+                items, values = f"{inner} in {x}.items()", f"{inner} in {x}.values()"
+                return _loop(i, items, values, body)
             case Fixed(items=items):
-                return [
-                    line
-                    for n, item in enumerate(items)
-                    for line in self.lines(
-                        item, f"({inner} := {x}[{n}])", inner, key.literal(f"[{n}]")
-                    )
-                ]
+                n = len(items)
+                test = f"if len({x}) != {n}:"
+                lines = guarded(test, [f"{self.walk}.length({x}, {key}, {n})"])
+                for n, item in enumerate(items):
+                    read = f"({inner} := {x}[{n}])"
+                    lines += self.lines(item, read, inner, key.literal(f"[{n}]"))
+                return lines
             case Record(items=named):
-                return [
-                    line
-                    for name, item in named
-                    for line in self.lines(
-                        item, f"({inner} := {x}.{name})", inner, key.literal(f".{name}")
-                    )
-                ]
+                lines = []
+                for name, item in named:
+                    read = f"({inner} := {x}.{name})"
+                    lines += self.lines(item, read, inner, key.literal(f".{name}"))
+                return lines
             case Typed(items=named):
                 keys = self.names.of(frozenset(n for n, _ in named), "keys")
-                unknown = f"{self.walk}.unknown({x}, {key}, {keys})"
-                lines = [f"if not {keys}.issuperset({x}): {unknown}"]
+                test = f"if not {keys}.issuperset({x}):"
+                lines = guarded(test, [f"{self.walk}.unknown({x}, {key}, {keys})"])
                 for name, item in named:
-                    read = f"({inner} := {x}.get({name!r}))"
+                    read = f"({inner} := {x}.get({quoted(name)}))"
                     lines += self.lines(item, read, inner, key.literal(f"[{name!r}]"))
                 return lines
-            case _:
+            case Choice() | Kept() | Reset() | Shadowed():
                 return []
 
     def _choice(self, arms: tuple[Node, ...], x: str, key: Key) -> list[str]:
         """Write the tests that tell the arms of a union apart."""
         lines: list[str] = []
+        tests: set[str] = set()
         for arm in arms:
-            word = "elif" if lines else "if"
-            match arm:
-                case Kept(guard=Guard.DEVICE_TENSOR):
-                    lines.append(f"else: {self.walk}.host_only({x}, {key})")
-                    return lines
-                case Kept(types=types):
-                    continue
-                case Leaf() | Opaque() | Nested() | Adapted():
-                    test = is_arm(arm, x, self.names)
-                    body = self.lines(arm, x, x, key)
-                    lines += [f"{word} {test}:", *_indented(body)]
-                case _:
-                    test = is_arm(arm, x, self.names)
-                    body = self._inside(arm, x, key)
-                    if isinstance(arm, Fixed):
-                        body = [*self._check(arm, x, key)[1:], *body]
-                    lines += [f"{word} {test}:", *_indented(body or ["pass"])]
+            if isinstance(arm, Kept):
+                if arm.guard is Guard.DEVICE_TENSOR:
+                    return [*lines, f"else: {self.walk}.host_only({x}, {key})"]
+                continue
+            test = is_arm(arm, x, self.names)
+            if test not in tests:  # any payload goes by its own class
+                head = f"{'elif' if tests else 'if'} {test}:"
+                lines += guarded(head, self._found(arm, x, key) or ["pass"])
+                tests.add(test)
         types = next((a.types for a in arms if isinstance(a, Kept)), ())
         known = self.names.tuple(types)
         lines.append(f"elif {x} is not None: {self.walk}.keep({x}, {key}, {known})")
         return lines
+
+
+def _loop(counter: str, counted: str, plain: str, body: list[str]) -> list[str]:
+    """Write a loop; its counter is left out where nothing in the body reads it."""
+    reads = re.compile(rf"\b{counter}\b")
+    head = f"{counter}, {counted}" if any(map(reads.search, body)) else plain
+    return [f"for {head}:", *indented(body or ["pass"])]
 
 
 def _next(x: str) -> str:

@@ -1,36 +1,95 @@
 """Struct-like classes as they are found: their members, without judging them."""
 
 import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
 
-from tensorpack._resolve import own_annotations
+from tensorpack._generics import bindings_of
+from tensorpack._resolve import Context, own_annotations
 
-__all__ = ["declared_keys", "is_named_tuple", "struct_fields"]
+__all__ = [
+    "Member",
+    "declared_keys",
+    "is_named_tuple",
+    "is_typed_dict",
+    "members_of",
+    "struct_fields",
+]
+
+
+@attrs.frozen
+class Member:
+    """One member: its annotation, and the context in which that was written."""
+
+    name: str
+    annotation: object
+    ctx: Context
 
 
 def is_named_tuple(cls: type) -> bool:
-    """Tell whether a class is a named tuple itself, with typed members."""
-    return cls.__bases__ == (tuple,) and hasattr(cls, "_fields")
+    """Tell whether a class is a named tuple itself, not derived from one."""
+    bases = tuple(base for base in cls.__bases__ if base is not typing.Generic)
+    return bases == (tuple,) and "_fields" in vars(cls)
 
 
-def declared_keys(cls: Any) -> tuple[str, ...]:
-    """Give the keys of a typed dictionary as they were written, bases first."""
-    keys: frozenset[str] = cls.__required_keys__ | cls.__optional_keys__
-    names = list(cls.__annotations__)
-    return tuple(sorted(keys, key=lambda k: names.index(k) if k in names else -1))
+def is_typed_dict(cls: type) -> bool:
+    """Tell whether a class is a typed dictionary, of `typing` or its extensions."""
+    return typing.is_typeddict(cls) or (
+        type(cls).__name__ == "_TypedDictMeta" and hasattr(cls, "__required_keys__")
+    )
 
 
-def struct_fields(cls: type) -> dict[str, object] | None:
-    """Give a dataclass's, attrs class's or msgspec struct's fields, with types."""
+def declared_keys(cls: Any) -> dict[str, object]:
+    """Give the keys of a typed dictionary with their types, in the order written."""
+    return dict(own_annotations(cls))
+
+
+def struct_fields(cls: Any) -> dict[str, object] | None:
+    """Give a dataclass's, attrs class's or msgspec struct's fields, with types.
+
+    A class that has annotations beside its fields is none: what they announce is in no
+    field.
+    """
+    every = {n: a for b in reversed(cls.__mro__) for n, a in own_annotations(b).items()}
+    fields: dict[str, object] | None = None
     if attrs.has(cls):
-        return {a.name: a.type for a in attrs.fields(cls)}
-    if dataclasses.is_dataclass(cls):
-        return {f.name: f.type for f in dataclasses.fields(cls)}
-    if hasattr(cls, "_struct_fields__"):
-        every = {
-            n: a for b in reversed(cls.__mro__) for n, a in own_annotations(b).items()
-        }
-        return {name: every.get(name) for name in cls._struct_fields__}
-    return None
+        fields = {a.name: a.type for a in attrs.fields(cls)}
+    elif dataclasses.is_dataclass(cls):
+        fields = {f.name: f.type for f in dataclasses.fields(cls)}
+    elif hasattr(cls, "__struct_fields__"):  # msgspec
+        fields = {name: every.get(name) for name in cls.__struct_fields__}
+    if fields is None:
+        return None
+    beside = (str(a) for n, a in every.items() if n not in fields)
+    return fields if all("ClassVar" in text for text in beside) else None
+
+
+def members_of(
+    cls: type, tp: object, declared: Mapping[str, object], ctx: Context
+) -> Iterator[Member]:
+    """Iterate the members of a struct, each as the class that declares it wrote it.
+
+    Args:
+        cls: the class.
+        tp: the class as it was named, perhaps with parameters.
+        declared: its members with their types.
+        ctx: where `tp` was written.
+    """
+    owners = {n: b for b in reversed(cls.__mro__) for n in own_annotations(b)}
+    bindings = bindings_of(tp, ctx)
+    every = {v: bound for each in bindings.values() for v, bound in each.items()}
+    contexts: dict[type, Context] = {}
+    for name, annotation in declared.items():
+        owner = owners.get(name, cls)
+        if owner not in contexts:
+            contexts[owner] = attrs.evolve(
+                ctx.inside(cls),
+                namespace=ctx.namespace.beside(owner),
+                # A typed dictionary has its bases' annotations as its own.
+                bound=every if is_typed_dict(cls) else bindings.get(owner, {}),
+            )
+        written = own_annotations(owner).get(name, annotation)
+        yield Member(name, written, contexts[owner])

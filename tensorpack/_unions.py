@@ -1,8 +1,8 @@
 """The nodes of a union's arms -> one node whose value decides."""
 
-import collections
 from collections.abc import Iterable, Sequence
 
+from tensorpack._containers import CLASSES
 from tensorpack._nodes import (
     Adapted,
     Choice,
@@ -25,16 +25,6 @@ from tensorpack._remedies import refuse
 __all__ = ["choose", "folded"]
 
 _NONE = Kept(Guard.TENSOR, (type(None),))
-_OUTER: dict[str, tuple[type, ...]] = {
-    "list": (list,),
-    "tuple": (tuple,),
-    "deque": (collections.deque,),
-    "Sequence": (list, tuple, collections.deque),
-    "dict": (dict,),
-    "OrderedDict": (collections.OrderedDict,),
-    "defaultdict": (collections.defaultdict,),
-    "Mapping": (dict, collections.OrderedDict, collections.defaultdict),
-}
 
 
 def folded(node: Items | Fixed | Entries | Record | Typed) -> Node:
@@ -44,7 +34,7 @@ def folded(node: Items | Fixed | Entries | Record | Typed) -> Node:
             return node
     match node:
         case Items(kind=kind) | Entries(kind=kind):
-            return Kept(Guard.TENSOR, _OUTER[kind], node)
+            return Kept(Guard.TENSOR, CLASSES[kind], node)
         case Fixed():
             return Kept(Guard.TENSOR, (tuple,), node)
         case Record(cls=cls):
@@ -71,7 +61,9 @@ def choose(arms: Sequence[Node], union: str) -> Node:
         _refuse_markers(union)
     if any(isinstance(arm, Walked) for arm in others):
         return Walked()
-    found = [*_merged(others, union), *marked[:1]]
+    found = _merged(others, union)
+    if marked:  # what is kept anyway needs no arm of its own
+        found = [*(a for a in found if not isinstance(a, Kept)), marked[0]]
     if not found:
         return _NONE
     return found[0] if len(found) == 1 else Choice(tuple(found))
@@ -109,12 +101,10 @@ def _merged(arms: list[Node], union: str) -> list[Node]:
     containers = [folded(c) for c in (*dict.fromkeys(records), *sequences, *mappings)]
     plain = [a for a in opened if isinstance(a, Kept)]
     kept = [c for c in (*containers, *plain) if isinstance(c, Kept)]
-    first: list[Node] = [
-        a
-        for kind in (Leaf, Nested, Adapted, Opaque)
-        for a in opened
-        if isinstance(a, kind)
-    ]
+    nested = [a for a in opened if isinstance(a, Nested)]
+    first: list[Node] = [a for a in opened if isinstance(a, Leaf)]
+    first += nested[:1]  # whichever payload it is, the value's class decides
+    first += [a for kind in (Adapted, Opaque) for a in opened if isinstance(a, kind)]
     walked = [c for c in containers if not isinstance(c, Kept)]
     return [*dict.fromkeys(first), *walked, *_together(kept)]
 
@@ -163,7 +153,8 @@ def _merge_mappings(
             "Keep one of them, or write `Dynamic[...]`.",
         )
     kinds = dict.fromkeys(a.kind for a in arms)
-    if "Mapping" in kinds:
-        return [Entries("Mapping", choose([a.value for a in arms], union)), *typed]
+    for widest in ("Mapping", "dict"):
+        if widest in kinds:  # it takes the values of all others
+            return [Entries(widest, choose([a.value for a in arms], union)), *typed]
     same = {kind: [a.value for a in arms if a.kind == kind] for kind in kinds}
     return [*(Entries(k, choose(values, union)) for k, values in same.items()), *typed]

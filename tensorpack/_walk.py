@@ -1,106 +1,100 @@
 """The state of one traversal, and what generated code calls while it runs.
 
-A `Walk` collects the leaves of an object with their keys; a `Build` makes the twin
-from new leaves. Values whose type is only known at run time are walked here.
+A `Walk` collects the leaves of an object in plan order. Nobody needs their keys while
+all is well, so they are made by a second, keyed walk when somebody asks. Values whose
+type is only known at run time are walked here.
 """
 
-import collections
-import enum
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Never, TypeVar
+from typing import Any, Never
 
 from torch import Tensor
 
-import tensorpack.adapters  # noqa: F401  # registers the ready adapters
-from tensorpack._hosts import is_host_class, is_host_value
-from tensorpack._lifetime import PLAN, SupportsLifetime, adapter_of, owns_lifetime
-from tensorpack._resolve import own_annotations
-from tensorpack._structs import is_named_tuple
-from tensorpack.errors import (
-    CycleError,
-    LeafError,
-    UndecoratedError,
-)
+from tensorpack._hosts import is_host_value
+from tensorpack._kinds import Kind, is_leaf_class, is_payload, kind_of, payload_plan
+from tensorpack._lifetime import PLAN, adapter_of
+from tensorpack.errors import CycleError, LeafError
 
-__all__ = [
-    "Kind",
-    "Pair",
-    "Walk",
-    "has_leaves",
-    "is_payload",
-    "kind_of",
-    "mappings",
-    "payload_plan",
-    "sequences",
-    "walk",
-]
+__all__ = ["Entries", "Pair", "Walk", "pairs", "walk"]
 
-T = TypeVar("T")
 Pair = tuple[str, Any]
 """The key of a leaf, and the leaf."""
 
-sequences = frozenset({list, tuple, collections.deque})
-mappings = frozenset({dict, collections.OrderedDict, collections.defaultdict})
+_CORRECT = "Correct the value, or the annotation."
+_PLAIN = {Tensor}
 
 
-def is_payload(value: object) -> bool:
-    """Tell whether a value is an instance of a payload, or of a subclass of one."""
-    return getattr(type(value), PLAN, None) is not None
-
-
-def payload_plan(cls: type, key: str = "") -> Any:
-    """Give the plan of a payload class.
-
-    Raises:
-        UndecoratedError: the class is no payload itself. A base's plan does not count:
-            it would lose the fields of the class.
-    """
-    plan = getattr(cls, PLAN, None)
-    if plan is not None and plan.cls is cls:
-        return plan
-    base = plan.cls if plan is not None else None
-    known = {field.name for field in plan.fields} if plan is not None else set()
-    above = cls.__mro__[: cls.__mro__.index(base)] if base else (cls,)
-    lost = [n for c in reversed(above) for n in own_annotations(c) if n not in known]
-    raise UndecoratedError(
-        cls=cls.__qualname__,
-        base=base.__qualname__ if base else "",
-        lost=lost,
-        key=key,
-    )
+class Entries(dict[str, object]):
+    """Some entries of a mapping, walked together: their names begin the keys."""
 
 
 class Walk:
-    """Collects the leaves of one object, each with its key, in plan order.
+    """Collects the leaves of one object in plan order.
 
     Attributes:
+        value: the object.
+        root: the name of its class if it is a payload, else "".
+        keyed: whether (key, leaf) is collected instead of the leaf alone.
         leaves: the leaves that travel.
-        hooked: whether a payload with `__payload_prepare__` was met inside.
+        hooked: whether a payload with `__payload_prepare__` was met.
     """
 
-    __slots__ = ("_aside", "_open", "add", "hooked", "leaves", "root")
+    __slots__ = ("_aside", "_open", "add", "hooked", "keyed", "leaves", "root", "value")
 
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self.leaves: list[Pair] = []
+    def __init__(self, value: Any, *, keyed: bool = False) -> None:
+        self.value = value
+        self.keyed = keyed
+        self.leaves: list[Any] = []
         self.add = self.leaves.append
         self.hooked = False
         self._open: set[int] = set()
         self._aside: Walk | None = None
+        cls = type(value)
+        self.root = cls.__qualname__ if hasattr(cls, PLAN) else ""
+
+    def run(self) -> None:
+        """Walk the object."""
+        if self.root:
+            self.nested(self.value, "")
+        elif isinstance(self.value, Entries):
+            for name, entry in self.value.items():
+                self.dynamic(entry, str(name))
+        else:
+            self.dynamic(self.value, "")
 
     @property
     def aside(self) -> "Walk":
         """The walk that collects what is recorded but never moved."""
         if self._aside is None:
-            self._aside = Walk(self.root)
+            self._aside = Walk(self.value, keyed=self.keyed)
             self._aside._open = self._open
         return self._aside
 
-    def recordable(self) -> list[Pair]:
+    def recordable(self) -> list[Any]:
         """List every leaf to record: those that travel, then the derived ones."""
         if self._aside is None:
             return self.leaves
         return self.leaves + self._aside.recordable()
+
+    def key_of(self, leaf: object) -> str:
+        """Find the key of a leaf that this walk has collected."""
+        again = Walk(self.value, keyed=True)
+        again.run()
+        return next((key for key, found in again.recordable() if found is leaf), "")
+
+    def check(self, kinds: set[type]) -> None:
+        """Raise for a leaf that nobody could move and record."""
+        bad = {kind for kind in kinds if not is_leaf_class(kind)}
+        for leaf in self.recordable():
+            # `isinstance` is asked last: a stand-in may only say that it is a tensor.
+            if type(leaf) in bad and not isinstance(leaf, Tensor):
+                name = type(leaf).__name__
+                self._raise(
+                    leaf,
+                    self.key_of(leaf),
+                    "stands where a tensor is annotated",
+                    f"Annotate the field `{name}`." if is_payload(leaf) else _CORRECT,
+                )
 
     def nested(self, value: Any, key: str) -> None:
         """Walk a payload by the plan of its own class."""
@@ -111,20 +105,24 @@ class Walk:
         if plan.hooked:
             self.hooked = True
         if id(value) in self._open:
-            raise CycleError(cls=cls.__qualname__, key=key or cls.__qualname__)
+            self._raise_cycle(value, key)
         self._open.add(id(value))
-        cls.__tensorpack_leaves__(value, self, f"{key}." if key else "")
+        visit = cls.__tensorpack_keyed__ if self.keyed else cls.__tensorpack_leaves__
+        visit(value, self, f"{key}." if key else "")
         self._open.discard(id(value))
 
     def _refuse_unplanned(self, value: object, key: str) -> Never:
         """Raise for a value that is no payload, where one is declared."""
         if is_payload(value):
-            payload_plan(type(value), f"{self.root}.{key}" if key else "")
+            payload_plan(type(value), self._address(key) if key else "")
         self._raise(
             value,
             key,
-            "is no payload",
-            "Decorate its class, or correct the annotation.",
+            "stands where a payload is annotated",
+            _CORRECT
+            if _is_builtin(value)
+            else f"Decorate `{type(value).__name__}` with `@payload`, or correct the "
+            "value or the annotation.",
         )
 
     def adapted(self, value: object, key: str) -> None:
@@ -134,9 +132,11 @@ class Walk:
             self._raise(
                 value,
                 key,
-                "has no adapter",
-                f"Write a `LifetimeAdapter[{type(value).__name__}]`, or correct the "
-                "annotation.",
+                "has no adapter, but its annotation has one",
+                _CORRECT
+                if _is_builtin(value)
+                else f"Write a `LifetimeAdapter[{type(value).__name__}]`, or correct "
+                "the value or the annotation.",
             )
         for index, leaf in enumerate(adapter.leaves(value)):
             if not isinstance(leaf, Tensor):
@@ -146,13 +146,16 @@ class Walk:
                     f"is no tensor, but {adapter!r} lists it as a leaf",
                     "List tensors only.",
                 )
-            self.add((f"{key}[{index}]", leaf))
+            self._found(leaf, f"{key}[{index}]")
+
+    def _found(self, leaf: object, key: str) -> None:
+        self.add((key, leaf) if self.keyed else leaf)
 
     def dynamic(self, value: Any, key: str) -> None:
         """Walk a value by the types that are found in it."""
         match kind_of(value):
             case Kind.LEAF:
-                self.add((key, value))
+                self._found(value, key)
             case Kind.PAYLOAD:
                 self.nested(value, key)
             case Kind.ADAPTED:
@@ -163,44 +166,55 @@ class Walk:
                 return
             case Kind.UNKNOWN:
                 name = type(value).__name__
+                ways = f"Decorate `{name}` with `@payload`, write a "
+                ways += f"`LifetimeAdapter[{name}]`, or move it to a `HostOnly` field."
                 self._raise(
                     value,
                     key,
                     "has no lifetime support",
-                    f"Decorate `{name}` with `@payload`, write a "
-                    f"`LifetimeAdapter[{name}]`, or keep it out of here.",
+                    "Move it to a `HostOnly` field." if _is_builtin(value) else ways,
                 )
 
     def _dynamic_items(self, value: Any, key: str) -> None:
         """Walk the items of a container of any known class."""
         if id(value) in self._open:
-            raise CycleError(cls=type(value).__name__, key=key or type(value).__name__)
+            self._raise_cycle(value, key)
         self._open.add(id(value))
+        if isinstance(value, dict):
+            self._check_names(value, key)
         for mark, item in _items(value):
             self.dynamic(item, f"{key}{mark}")
         self._open.discard(id(value))
 
+    def _check_names(self, value: dict[object, object], key: str) -> None:
+        """Raise for a leaf that is the key of a mapping."""
+        for name in value:
+            if not is_host_value(name):
+                self._raise(
+                    name,
+                    key,
+                    "is the key of a mapping, and keys stay on the host",
+                    "Use a host value as the key.",
+                )
+
     def keep(self, value: object, key: str, types: tuple[type, ...]) -> None:
         """Check a value that no arm of a union with leaves has claimed."""
-        if isinstance(value, Tensor):
-            self.stray(value, key)
         if isinstance(value, types) or is_host_value(value):
             return
-        self._raise(
-            value,
-            key,
-            "belongs to no arm of the annotated union",
-            "Correct the value, or the annotation.",
-        )
+        remedy = _CORRECT
+        if isinstance(value, Tensor):
+            remedy = "Add `Tensor` to the union, or correct the value."
+        self._raise(value, key, "belongs to no arm of the annotated union", remedy)
 
     def stray(self, value: object, key: str) -> Never:
         """Raise for a tensor where a host value is declared."""
         self._raise(
             value,
             key,
-            "stands in a field that is annotated as a host value, so it would be "
-            "neither moved nor recorded",
-            "Annotate the field `Tensor`, or mark it `HostOnly[Tensor]`.",
+            "stands where a host value is annotated, so it would be neither moved nor "
+            "recorded",
+            "Annotate the field `Tensor`, or `HostOnly[Tensor]` if it never leaves the "
+            "host.",
         )
 
     def host_only(self, value: object, key: str) -> None:
@@ -209,87 +223,91 @@ class Walk:
             self._raise(
                 value,
                 key,
-                "stands in a `HostOnly` field but lives on a device",
+                f"stands in a `HostOnly` field but lives on `{value.device}`",
                 "Annotate the field `Tensor`, or mark it `Borrowed` if it is owned "
                 "and recorded elsewhere.",
             )
 
     def wrong(self, value: object, key: str, wanted: str) -> None:
         """Raise for a value that is no container of the annotated class."""
-        remedy = "Correct the value, or the annotation."
+        name, remedy = type(value).__name__, _CORRECT
         if isinstance(value, Tensor):
-            remedy = f"Annotate the field `Tensor | {wanted}[...]`, or wrap the tensor."
-        self._raise(value, key, f"is no `{wanted}`, as its annotation says", remedy)
+            remedy = (
+                f"Wrap the tensor in a `{wanted}`, or annotate the field "
+                f"`Tensor | {wanted}[...]`."
+            )
+        elif any(base.__name__ == wanted for base in type(value).__mro__):
+            remedy = (
+                f"Nobody can tell how to make another `{name}`: pass a plain "
+                f"`{wanted}`, or write a `LifetimeAdapter[{name}]`."
+            )
+        self._raise(value, key, f"stands where `{wanted}` is annotated", remedy)
 
     def length(self, value: Sequence[object], key: str, length: int) -> None:
         """Raise for a tuple of another length than annotated."""
-        one = length == 1
         self._raise(
             value,
             key,
-            f"has {len(value)} items, and its annotation says {length}",
+            f"has {_count(len(value), 'item')}, and its annotation says {length}",
             "For a tuple of any length write `tuple[Tensor, ...]`."
-            if one
-            else "Correct the value, or the annotation.",
+            if length == 1
+            else _CORRECT,
         )
 
     def unknown(
         self, value: Mapping[str, object], key: str, keys: frozenset[str]
     ) -> None:
         """Raise for keys that a typed dictionary does not declare."""
-        extra = ", ".join(repr(name) for name in value if name not in keys)
+        extra = [repr(name) for name in value if name not in keys]
         self._raise(
             value,
             key,
-            f"has the keys {extra}, which its `TypedDict` does not declare",
-            "Declare them, or take them out.",
+            f"has the key{'s' * (len(extra) > 1)} {', '.join(extra)}, which its "
+            "`TypedDict` does not declare",
+            "Declare them, or take them out."
+            if len(extra) > 1
+            else "Declare it, or take it out.",
         )
 
     def extra(self, value: Any, stores: frozenset[str], at: str) -> None:
         """Raise for attributes of an instance that are no fields."""
-        names = [name for name in vars(value) if name not in stores]
+        name = next(name for name in vars(value) if name not in stores)
         self._raise(
-            vars(value)[names[0]],
-            f"{at}{names[0]}",
-            f"is an attribute of a `{type(value).__qualname__}` but no field, so it "
+            vars(value)[name],
+            f"{at}{name}",
+            f"is an attribute of this `{type(value).__qualname__}` but no field, so it "
             "would be lost",
-            "Declare the field in the class.",
+            f"Declare the field in the class: `{name}: ...`.",
         )
 
+    def _address(self, key: str) -> str:
+        """Put the name of the class before a key."""
+        return f"{self.root}.{key}" if self.root else key
+
+    def _raise_cycle(self, value: object, key: str) -> Never:
+        cls = type(value).__qualname__
+        raise CycleError(cls=cls, key=self._address(key) if key else cls)
+
     def _raise(self, value: object, key: str, problem: str, remedy: str) -> Never:
-        found = f"a `{type(value).__name__}`"
+        found = a_class(type(value))
         raise LeafError(
             cls=self.root, key=key, found=found, problem=problem, remedy=remedy
         )
 
 
-class Kind(enum.Enum):
-    """What a value is, as far as its lifetime goes."""
-
-    LEAF = enum.auto()
-    PAYLOAD = enum.auto()
-    ADAPTED = enum.auto()
-    CONTAINER = enum.auto()
-    HOST = enum.auto()
-    UNKNOWN = enum.auto()
+def a_class(cls: type) -> str:
+    """Name a class with its article: "an `int`"."""
+    name = cls.__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} `{name}`"
 
 
-def kind_of(value: object) -> Kind:
-    """Tell what a value is; the walk and the build both go by it."""
-    cls = type(value)
-    if isinstance(value, Tensor):
-        return Kind.LEAF
-    if is_host_class(cls):
-        return Kind.HOST
-    if getattr(cls, PLAN, None) is not None:
-        return Kind.PAYLOAD
-    if adapter_of(cls) is not None:
-        return Kind.ADAPTED
-    if cls in mappings or cls in sequences or is_named_tuple(cls):
-        return Kind.CONTAINER
-    if owns_lifetime(cls) or isinstance(value, SupportsLifetime):
-        return Kind.LEAF
-    return Kind.HOST if is_host_value(value) else Kind.UNKNOWN
+def _is_builtin(value: object) -> bool:
+    """Tell whether nobody could decorate the class of a value."""
+    return type(value).__module__ == "builtins" or isinstance(value, Tensor)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _items(value: Any) -> Iterator[tuple[str, object]]:
@@ -304,14 +322,23 @@ def _items(value: Any) -> Iterator[tuple[str, object]]:
             yield f"[{index}]", item
 
 
-def has_leaves(value: object) -> bool:
-    """Tell whether a value is a leaf, a payload or a container: something to move."""
-    return kind_of(value) not in (Kind.HOST, Kind.UNKNOWN)
-
-
 def walk(value: Any) -> Walk:
-    """Walk a payload, or any value by the types found in it."""
-    cls = type(value)
-    found = Walk(cls.__qualname__ if getattr(cls, PLAN, None) is not None else "")
-    found.dynamic(value, "")
+    """Walk a payload, or any value by the types found in it.
+
+    Raises:
+        LeafError: something in it is not what its annotation says.
+    """
+    found = Walk(value)
+    found.run()
+    kinds = set(map(type, found.recordable()))
+    if kinds != _PLAIN:
+        found.check(kinds)
     return found
+
+
+def pairs(value: Any) -> list[Pair]:
+    """List the leaves that travel, each with its key."""
+    walk(value)
+    found = Walk(value, keyed=True)
+    found.run()
+    return found.leaves

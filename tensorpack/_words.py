@@ -1,4 +1,4 @@
-"""The words of generated text: global names, keys, and tests of a value's class."""
+"""The words of generated text: names, quotes, keys, and tests of a value's class."""
 
 import builtins
 import collections
@@ -20,10 +20,23 @@ from tensorpack._nodes import (
     Record,
 )
 
-__all__ = ["Key", "Names", "is_arm", "is_container"]
+__all__ = [
+    "WIDTH",
+    "Key",
+    "Names",
+    "guarded",
+    "indented",
+    "is_arm",
+    "is_container",
+    "quoted",
+    "title",
+]
 
-_SAFE = re.compile(r"[\w.\[\]]*")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+TAB = "    "
+WIDTH = 84  # a line of 88, less the indent of a function's body
+_SAFE = re.compile(r"[\w.\[\]' ]*")
+_TITLE = re.compile(r"[\w.<>\[\], ]*")
+_NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z_0-9]*")  # `__debug__` is a constant
 # Names that the text uses itself: locals, loop variables, helpers, builtins.
 _TAKEN = frozenset(
     [
@@ -67,6 +80,33 @@ _KINDS: dict[str, type] = {
 }
 
 
+def quoted(text: str) -> str:
+    """Write a string as the formatter does: in double quotes where that is plain."""
+    if '"' in text:
+        return repr(text)
+    # A single quote inside makes `repr` choose double ones outside.
+    return repr(text + "'").removesuffix("'\"") + '"'
+
+
+def title(before: str, qualname: str, after: str) -> str:
+    """Write a docstring that names a class."""
+    text = f"{before} {qualname} {after}"
+    return f'"""{text}"""' if _TITLE.fullmatch(qualname) else quoted(text)
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """Move lines one level in."""
+    return [f"{TAB}{line}" for line in lines]
+
+
+def guarded(head: str, body: list[str]) -> list[str]:
+    """Write a compound statement, on one line where its body is short and simple."""
+    line = f"{head} {body[0]}"
+    if len(body) == 1 and len(line) <= WIDTH and not body[0].startswith("if "):
+        return [line]
+    return [head, *indented(body)]
+
+
 @attrs.define
 class Names:
     """Gives each object that the text speaks of a readable global name."""
@@ -106,7 +146,7 @@ class Key:
         """Add fixed text to the address."""
         if self.plain and _SAFE.fullmatch(text):
             return Key((*self.parts, text))
-        return Key((*self._apart(), repr(text)), plain=False)
+        return Key((*self._apart(), quoted(text)), plain=False)
 
     def index(self, name: str) -> "Key":
         """Add the value of a loop variable to the address."""

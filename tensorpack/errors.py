@@ -53,7 +53,8 @@ class Refusal:
 
     def sentence(self, cls: str) -> str:
         """Compose the line of this refusal for the class called `cls`."""
-        inside = "" if self.culprit == self.annotation else f" (in `{self.annotation}`)"
+        whole = self.culprit in (self.annotation, self.field)
+        inside = "" if whole else f" (in `{self.annotation}`)"
         remedies = " ".join(self.remedies)
         return (
             f"`{cls}.{self.field}`: `{self.culprit}`{inside} {self.reason}. {remedies}"
@@ -101,6 +102,7 @@ class UndecoratedError(TensorpackError, TypeError):
         cls: name of the undecorated class.
         base: name of the nearest payload above it, or "" if there is none.
         lost: names of the fields that the base knows nothing of.
+        remade: whether a decorator above `@payload` has made the class anew.
         key: address of the value, or "" for the object itself.
     """
 
@@ -112,19 +114,29 @@ class UndecoratedError(TensorpackError, TypeError):
         cls: str = "",
         base: str = "",
         lost: Sequence[str] = (),
+        remade: bool = False,
         key: str = "",
     ) -> None:
         self.cls = cls
         self.base = base
         self.lost = tuple(lost)
+        self.remade = remade
         self.key = key
         super().__init__(text or self._sentence())
 
     def _sentence(self) -> str:
         where = f"`{self.key}`: " if self.key else ""
+        if self.remade:
+            return (
+                f"{where}`{self.cls}` was made anew by a decorator above `@payload`, "
+                "and the new class is no payload. Put `@payload` on top."
+            )
         above = f" derives from the payload `{self.base}` but" if self.base else ""
-        fields = ", ".join(f"`{name}`" for name in self.lost)
-        lost = f" Its fields {fields} would be lost." if self.lost else ""
+        names = ", ".join(f"`{name}`" for name in self.lost)
+        lost = ""
+        if self.lost:
+            one = len(self.lost) == 1
+            lost = f" Its field{'' if one else 's'} {names} would be lost."
         return (
             f"{where}`{self.cls}`{above} is not decorated with `@payload`.{lost} "
             f"Decorate `{self.cls}` with `@payload`."
@@ -199,8 +211,8 @@ class LeafCountError(TensorpackError, ValueError):
         asks = "more" if more else "fewer"
         super().__init__(
             text
-            or f"`{cls}`: {given} leaves were given, and the object has {asks}. "
-            "It was changed while it was being moved: hand over a payload that no "
+            or f"`{cls}`: {given} leaves were given, and the object now has {asks}. "
+            "It was changed while it was being moved. Hand over a payload that no "
             "other code changes."
         )
 

@@ -18,13 +18,16 @@ CORE: dict[str, set[str]] = {
     "adapters": {"errors", "_lifetime"},
     "_hosts": set(),
     "_nodes": {"_resolve"},
-    "_structs": {"_resolve"},
-    "_generics": set(),
+    "_containers": set(),
+    "_generics": {"_resolve"},
+    "_structs": {"_generics", "_resolve"},
+    "_classes": {"errors", "_lifetime", "_resolve"},
     "_remedies": {"errors", "_resolve"},
-    "_unions": {"_nodes", "_remedies"},
+    "_unions": {"_containers", "_nodes", "_remedies"},
     "_plan": {
         "_lifetime",
         "_resolve",
+        "_containers",
         "_hosts",
         "_nodes",
         "_structs",
@@ -35,6 +38,7 @@ CORE: dict[str, set[str]] = {
         "errors",
         "_lifetime",
         "_resolve",
+        "_classes",
         "_generics",
         "_nodes",
         "_plan",
@@ -44,18 +48,42 @@ CORE: dict[str, set[str]] = {
     "_twins": {"_nodes", "_words"},
     "_source": {"_nodes", "_twins", "_words"},
     "_compile": set(),
-    "_walk": {"errors", "_lifetime", "_resolve", "_hosts", "_structs", "adapters"},
-    "_build": {"errors", "_lifetime", "_walk"},
+    "_kinds": {"errors", "_lifetime", "_resolve", "_hosts", "_structs", "adapters"},
+    "_walk": {"errors", "_lifetime", "_hosts", "_kinds"},
+    "_build": {"errors", "_lifetime", "_kinds", "_walk"},
+    "_streams": {"errors"},
     "_opened": {"errors"},
-    "_move": {"errors", "_lifetime", "_opened"},
+    "_move": {"errors", "_opened", "_streams"},
     "_repr": set(),
-    "_functions": {"errors", "_lifetime", "_walk", "_build", "_move"},
+    "_functions": {"errors", "_kinds", "_walk", "_build", "_move"},
+    "_install": {"_build", "_compile", "_lifetime", "_nodes", "_source"},
 }
 ALLOWED: dict[str, set[str]] = {
     **CORE,
     "_payload": set(CORE),
-    "_pack": {"errors"},
-    "transfer": {"errors", "_lifetime", "_move", "_pack", "_functions"},
+    # The transfer layer knows walks and leaves, never plans.
+    "_layout": set(),
+    "_pack": {"_compile", "_layout"},
+    "_trip": {"_walk", "_build", "_functions"},
+    "_polling": {"errors"},
+    "_flights": {"errors", "_streams"},
+    "_staging": {"_streams"},
+    "_queue": {"errors", "_move", "_opened", "_streams", "_pack", "_staging"},
+    "_handoff": {"errors", "_move", "_polling", "_flights"},
+    "_fetch": {"_move", "_streams", "_layout", "_pack", "_trip", "_polling"},
+    "transfer": {
+        "errors",
+        "_streams",
+        "_pack",
+        "_trip",
+        "_polling",
+        "_flights",
+        "_staging",
+        "_queue",
+        "_handoff",
+        "_fetch",
+    },
+    "_prefetch": {"transfer"},
     "mypy_plugin": set(),
     "__init__": set(),
 }
@@ -83,7 +111,7 @@ def imports(path: Path) -> Iterator[str]:
     package = dotted(path).split(".")
     if path.stem != "__init__":
         package.pop()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(at_run_time(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -93,6 +121,28 @@ def imports(path: Path) -> Iterator[str]:
                 yield from (imported_from_package(alias.name) for alias in node.names)
             else:
                 yield origin
+
+
+def at_run_time(path: Path) -> ast.Module:
+    """Return the tree of a module; of the package's own, without what checkers see.
+
+    The package names its public objects once for type checkers, where nothing is
+    imported.
+    """
+    tree = ast.parse(path.read_text())
+    if path == PACKAGE / "__init__.py":
+        tree.body = [node for node in tree.body if not is_for_checkers(node)]
+    return tree
+
+
+def is_for_checkers(node: ast.stmt) -> bool:
+    """Tell whether a statement is an `if TYPE_CHECKING:` without another branch."""
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+        and not node.orelse
+    )
 
 
 def imported_from_package(name: str) -> str:

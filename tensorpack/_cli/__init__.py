@@ -57,11 +57,11 @@ class _Demo:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        msg = f"{value} is less than 1"
+    """Read a number of steps."""
+    if not text.isdecimal() or int(text) < 1:
+        msg = f"`{text}` is no whole number of at least 1"
         raise argparse.ArgumentTypeError(msg)
-    return value
+    return int(text)
 
 
 def _command(name: str) -> Command:
@@ -72,7 +72,10 @@ def _command(name: str) -> Command:
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:
     """Build the parser; only the chosen command's module is imported."""
-    parser = argparse.ArgumentParser(prog="python -m tensorpack", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tensorpack",
+        description="Lifetime-safe payloads between host and device.",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, purpose in _COMMANDS.items():
         if importlib.util.find_spec(f"{__name__}.{name}") is None:

@@ -5,10 +5,15 @@ import difflib
 import importlib
 import operator
 import sys
+from types import ModuleType
 
-__all__ = ["add_arguments", "run"]
+from tensorpack._cli.tables import print_table
+from tensorpack._lifetime import PLAN
+from tensorpack._nodes import ClassPlan
+from tensorpack._source import write
+from tensorpack.errors import TensorpackError
 
-_MARK = "__tensorpack_plan__"
+__all__ = ["add_arguments", "print_plan", "run"]
 
 
 class TargetError(Exception):
@@ -24,15 +29,31 @@ def run(args: argparse.Namespace) -> int:
     """Print what tensorpack knows of a class, or why it knows nothing.
 
     Returns:
-        The exit code: 2 if there is no such payload class.
+        The exit code: 1 if the class or another of its module is refused, 2 if there
+        is no such payload class.
     """
     try:
-        cls = _payload_at(args.target)
+        plan: ClassPlan = vars(_payload_at(args.target))[PLAN]
     except TargetError as error:
         print(error, file=sys.stderr)
         return 2
-    _print_plan(cls)
+    except TensorpackError as error:
+        print(f"`{args.target}`: refused.\n{error}", file=sys.stderr)
+        return 1
+    print_plan(plan)
+    for note in plan.notes:
+        print(f"Note: {note}")
+    print(write(plan).text)
     return 0
+
+
+def print_plan(plan: ClassPlan) -> None:
+    """Print what a payload class does with each of its fields."""
+    print_table(
+        f"Plan of {plan.cls.__qualname__}",
+        ["field", "annotation", "role", "why"],
+        [[f.name, f.annotation, f.role, f.why] for f in plan.fields],
+    )
 
 
 def _payload_at(target: str) -> type:
@@ -46,14 +67,19 @@ def _payload_at(target: str) -> type:
         found = operator.attrgetter(path)(module)
     except AttributeError:
         raise TargetError(_no_such_class(target, module)) from None
-    if not isinstance(found, type) or _MARK not in vars(found):
-        kind = "no class" if not isinstance(found, type) else "not a payload"
-        msg = f"`{target}`: is {kind}. Decorate the class with `@payload`."
+    if not isinstance(found, type):
+        msg = (
+            f"`{target}`: is no class but a value of type `{type(found).__name__}`. "
+            "Name a class."
+        )
+        raise TargetError(msg)
+    if PLAN not in vars(found):
+        msg = f"`{target}`: is not a payload. Decorate it with `@payload`."
         raise TargetError(msg)
     return found
 
 
-def _import(name: str) -> object:
+def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -66,14 +92,14 @@ def _import(name: str) -> object:
         raise TargetError(msg) from None
 
 
-def _no_such_class(target: str, module: object) -> str:
+def _no_such_class(target: str, module: ModuleType) -> str:
     module_name, _, path = target.partition(":")
     payloads = [name for name, value in vars(module).items() if _is_payload(value)]
     near = difflib.get_close_matches(path, payloads, cutoff=0.5) or payloads
     named = ", ".join(f"`{module_name}:{name}`" for name in near)
     hint = f"Its payloads: {named}." if named else "The module has no payloads."
-    return f"`{target}`: the module has no `{path}`. {hint}"
+    return f"`{target}`: there is no `{path}`. {hint}"
 
 
 def _is_payload(value: object) -> bool:
-    return isinstance(value, type) and _MARK in vars(value)
+    return isinstance(value, type) and PLAN in vars(value)

@@ -18,6 +18,8 @@ else:
 
 __all__ = ["HAS_RICH", "print_table", "progress"]
 
+_SHORT = 26
+
 Advance = Callable[[str], None]
 
 
@@ -42,8 +44,10 @@ def _print_rich(
 ) -> None:
     # `Text`, since `list[Tensor]` in a plain string would be read as markup.
     table = rich.table.Table(title=rich.text.Text(title), title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for cells in zip(columns, *rows, strict=True):
+        # Short columns stay whole, so that the long ones give way first.
+        short = max(map(len, cells)) <= _SHORT
+        table.add_column(cells[0], overflow="fold", no_wrap=short)
     for row in rows:
         table.add_row(*map(rich.text.Text, row))
     console = rich.console.Console()

@@ -21,14 +21,10 @@ from tensorpack._cli.tables import progress
 __all__ = ["PROMPTS", "run", "serve"]
 
 PROMPTS = (
-    "Alice was beginning to get very tired of sitting by her sister on the bank, "
-    "and of having nothing to do:",
-    "Call me Ishmael. Some years ago, never mind how long precisely, having little "
-    "or no money in my purse,",
-    "It is a truth universally acknowledged, that a single man in possession of a "
-    "good fortune,",
-    "The Time Traveller, for so it will be convenient to speak of him, was expounding "
-    "a recondite matter to us.",
+    "Alice was beginning to get very tired of sitting by her sister on the bank,",
+    "Call me Ishmael. Some years ago, never mind how long precisely,",
+    "It is a truth universally acknowledged, that a single man in possession of",
+    "The Time Traveller, for so it will be convenient to speak of him,",
     "No one would have believed in the last years of the nineteenth century",
 )
 
@@ -54,14 +50,38 @@ def run(device: str | None, steps: int, prompts: list[str]) -> int:
 
 
 def _open_device(name: str | None) -> torch.device:
-    """Give the device by its name, and prove that it is there."""
+    """Give the device by its name, and prove that it is there and holds values."""
     if name is None:
         found = torch.accelerator.is_available()
         device = torch.accelerator.current_accelerator() if found else None
         return device or torch.device("cpu")
     device = torch.device(name)
-    torch.empty(1, device=device)
+    torch.zeros(1, device=device).tolist()
     return device
+
+
+class _Clock:
+    """Counts steps and tokens, and the speed from the end of the first step on."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.tokens = 0
+        self._first = 0
+        self._begin = 0.0
+
+    def step(self, tokens: int) -> None:
+        """Count the tokens of a step that has ended now."""
+        self.steps += 1
+        self.tokens += tokens
+        if not self._begin:
+            self._first = tokens
+            self._begin = time.perf_counter()
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second, or 0 as long as there is nothing to measure."""
+        later = self.tokens - self._first
+        return later / (time.perf_counter() - self._begin) if later else 0.0
 
 
 def serve(device: torch.device, steps: int, prompts: list[str]) -> Summary:
@@ -69,25 +89,23 @@ def serve(device: torch.device, steps: int, prompts: list[str]) -> Summary:
     config = ModelConfig()
     pool = BlockPool(config.num_blocks, config.block_size)
     scheduler = Scheduler(sessions(prompts), pool)
-    tokens = 0
+    clock = _Clock()
     with progress("serving", steps) as advance:
 
-        def on_step(new: int) -> None:
-            nonlocal tokens
-            tokens += new
-            advance(f"{tokens / (time.perf_counter() - begin):,.0f} tokens/s")
+        def on_step(tokens: int) -> None:
+            clock.step(tokens)
+            advance(f"{clock.speed:,.0f} tokens/s")
 
         agent = ModelAgent(Transformer(config), scheduler, device, on_step=on_step)
-        begin = time.perf_counter()
         asyncio.run(agent.serve(steps))
-        seconds = time.perf_counter() - begin
+        speed = clock.speed
     live = [session for group in scheduler.live for session in group]
     return Summary(
         device=device,
-        steps=steps,
-        tokens=tokens,
-        seconds=seconds,
-        counts=agent.transport.counts,
+        steps=clock.steps,
+        tokens=clock.tokens,
+        speed=speed,
+        counts=agent.copies.counters,
         finished=len(scheduler.finished),
-        texts=[*scheduler.finished, *live],
+        sessions=[*scheduler.finished, *live],
     )

@@ -16,20 +16,14 @@ from contextlib import AbstractContextManager, nullcontext
 import attrs
 import torch
 
-from tensorpack._cli.demo.inputs import StepInputs, StepOutputs
+from tensorpack import CopyStream, Fetch, Handoff
+from tensorpack._cli.demo.inputs import TRAVELLING_KEYS, StepInputs, StepOutputs
 from tensorpack._cli.demo.model import KVCache, Transformer
 from tensorpack._cli.demo.sampling import sample, stopped
 from tensorpack._cli.demo.scheduler import Scheduler
 from tensorpack._cli.demo.sequences import Session
-from tensorpack._cli.demo.transport import (
-    Fetch,
-    Handoff,
-    Transport,
-    has_streams,
-    open_transport,
-)
 
-__all__ = ["ModelAgent", "Transport"]
+__all__ = ["ModelAgent"]
 
 
 @attrs.frozen(eq=False)
@@ -38,7 +32,7 @@ class _Done:
 
     group: int
     sessions: list[Session]
-    fetch: Fetch
+    fetch: Fetch[StepOutputs]
 
 
 class ModelAgent:
@@ -59,19 +53,16 @@ class ModelAgent:
         *,
         on_step: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.transport = open_transport(device)
+        self.copies = CopyStream(device)
         self.scheduler = scheduler
         self._on_step = on_step
-        self._stream = torch.Stream(device) if has_streams(device) else None
+        self._stream = None if self.copies.stream is None else torch.Stream(device)
         with self._forward_stream():
             # On the stream that reads them, so that nothing else has to be waited for.
             self._model = model.to(device)
             self._cache = KVCache(model.config, device)
-        self._incoming: asyncio.Queue[StepInputs | None] = asyncio.Queue()
-        self._ready: asyncio.Queue[Handoff | None] = asyncio.Queue()
-        self._done: asyncio.Queue[_Done | None] = asyncio.Queue()
         self._busy: set[int] = set()
-        self._started = 0
+        self._left = 0
 
     async def serve(self, steps: int) -> None:
         """Run that many steps, or fewer if the requests end before.
@@ -82,48 +73,67 @@ class ModelAgent:
         Streams:
             The host waits for no stream. At the end nothing is on its way.
         """
-        self._started = 0
-        self._submit(steps)
+        incoming: asyncio.Queue[StepInputs | None] = asyncio.Queue()
+        ready: asyncio.Queue[Handoff[StepInputs] | None] = asyncio.Queue()
+        done: asyncio.Queue[_Done | None] = asyncio.Queue()
+        self._left = steps
+        self._submit(incoming)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._preprocess())
-            tasks.create_task(self._background())
-            tasks.create_task(self._output(steps))
+            tasks.create_task(self._preprocess(incoming, ready))
+            tasks.create_task(self._background(ready, done))
+            tasks.create_task(self._output(done, incoming))
 
-    async def _preprocess(self) -> None:
-        while (step := await self._incoming.get()) is not None:
-            self._ready.put_nowait(self.transport.start(step))
-        self._ready.put_nowait(None)
+    async def _preprocess(
+        self,
+        incoming: asyncio.Queue[StepInputs | None],
+        ready: asyncio.Queue[Handoff[StepInputs] | None],
+    ) -> None:
+        """Send each step's inputs on their way."""
+        while (step := await incoming.get()) is not None:
+            await self.copies.room()
+            ready.put_nowait(self.copies.start(step, keys=TRAVELLING_KEYS))
+        ready.put_nowait(None)
 
-    async def _background(self) -> None:
-        while (handoff := await self._ready.get()) is not None:
-            step = handoff.wait(self._stream)
+    async def _background(
+        self,
+        ready: asyncio.Queue[Handoff[StepInputs] | None],
+        done: asyncio.Queue[_Done | None],
+    ) -> None:
+        """Queue each step's work behind its inputs, and its outcome behind that."""
+        while (handoff := await ready.get()) is not None:
+            step = handoff.take(self._stream)
             outputs = self._forward(step)
-            fetch = self.transport.fetch(outputs, after=self._stream)
+            fetch = self.copies.fetch(outputs, after=self._stream)
             sessions = step["inputs"].session_ctx
-            self._done.put_nowait(_Done(step["group"], sessions, fetch))
-        self._done.put_nowait(None)
+            done.put_nowait(_Done(step["group"], sessions, fetch))
+        done.put_nowait(None)
 
-    async def _output(self, steps: int) -> None:
-        while (done := await self._done.get()) is not None:
-            outputs = await done.fetch
+    async def _output(
+        self,
+        done: asyncio.Queue[_Done | None],
+        incoming: asyncio.Queue[StepInputs | None],
+    ) -> None:
+        """Give each step's tokens to the scheduler, and ask it for the next step."""
+        while (step := await done.get()) is not None:
+            outputs = await step.fetch
             tokens, stops = outputs.tokens.tolist(), outputs.stopped.tolist()
-            self.scheduler.commit(done.sessions, tokens, stops)
-            self._busy.remove(done.group)
+            self.scheduler.commit(step.sessions, tokens, stops)
+            self._busy.remove(step.group)
             self._on_step(len(tokens))
-            self._submit(steps)
+            self._submit(incoming)
 
-    def _submit(self, steps: int) -> None:
+    def _submit(self, incoming: asyncio.Queue[StepInputs | None]) -> None:
         """Queue a step of every idle group; after the last, the end."""
         for group in range(len(self.scheduler.live)):
-            if group in self._busy or self._started == steps:
+            if group in self._busy or not self._left:
                 continue
-            step = self.scheduler.next_step(group, self._started)
+            step = self.scheduler.next_step(group)
             if step is not None:
-                self._started += 1
+                self._left -= 1
                 self._busy.add(group)
-                self._incoming.put_nowait(step)
+                incoming.put_nowait(step)
         if not self._busy:
-            self._incoming.put_nowait(None)
+            incoming.put_nowait(None)
 
     def _forward(self, step: StepInputs) -> StepOutputs:
         """Queue the model's work on the forward stream."""

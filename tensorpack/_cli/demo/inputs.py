@@ -97,7 +97,6 @@ class StepInputs(TypedDict):
     inputs: ForwardInputs
     stopping_criteria: StoppingCriteria
     group: int
-    number: int
 
 
 TRAVELLING_KEYS = ("inputs", "stopping_criteria")

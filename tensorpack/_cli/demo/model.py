@@ -14,7 +14,7 @@ from torch.nn import functional
 from tensorpack._cli.demo.inputs import ForwardInputs
 from tensorpack._cli.demo.sequences import VOCAB
 
-__all__ = ["KVCache", "ModelConfig", "Transformer"]
+__all__ = ["KVCache", "Layer", "ModelConfig", "Transformer"]
 
 
 @attrs.frozen
@@ -124,19 +124,19 @@ class RMSNorm(nn.Module):
         return functional.rms_norm(x, (x.shape[-1],), self.weight, 1e-5)
 
 
-def rotate(x: Tensor, angle: Tensor) -> Tensor:
-    """Turn the halves of each head by the angles of the token's position.
+def rotate(x: Tensor, turn: Tensor) -> Tensor:
+    """Turn the pairs of channels of each head by the position of the token.
 
     Args:
-        x: (tokens, heads, head_dim).
-        angle: (tokens, head_dim / 2) float32.
+        x: (tokens, ..., head_dim) float32.
+        turn: (tokens, head_dim / 2) complex64 of length 1.
 
     Returns:
-        (tokens, heads, head_dim), the rotary embedding of `x`.
+        As `x`: its rotary embedding.
     """
-    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+    pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
+    turn = turn.view(turn.shape[0], *[1] * (pairs.dim() - 2), turn.shape[1])
+    return torch.view_as_real(pairs * turn).flatten(-2)
 
 
 class Attention(nn.Module):
@@ -149,15 +149,17 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.hidden, config.hidden, bias=False)
 
     def forward(
-        self, x: Tensor, angle: Tensor, where: Layout, keys: Tensor, values: Tensor
+        self, x: Tensor, turn: Tensor, where: Layout, keys: Tensor, values: Tensor
     ) -> Tensor:
         """Write the new keys and values to the cache, then attend over it."""
-        q, k, v = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
-        keys[where.block, where.slot] = rotate(k, angle)
-        values[where.block, where.slot] = v
+        qkv = self.qkv(x).view(x.shape[0], 3, self.heads, -1)
+        # Both at once: on a device each call costs more than its work.
+        q, k = rotate(qkv[:, :2], turn).unbind(1)
+        keys[where.block, where.slot] = k
+        values[where.block, where.slot] = qkv[:, 2]
         batch, _, queries, _ = where.mask.shape
         padded = q.new_zeros(batch, queries, *q.shape[1:])
-        padded[where.row, where.column] = rotate(q, angle)
+        padded[where.row, where.column] = q
         attended = functional.scaled_dot_product_attention(
             padded.transpose(1, 2),
             keys[where.blocks].flatten(1, 2).transpose(1, 2),
@@ -182,10 +184,10 @@ class Layer(nn.Module):
         self.down = nn.Linear(4 * config.hidden, config.hidden, bias=False)
 
     def forward(
-        self, x: Tensor, angle: Tensor, where: Layout, keys: Tensor, values: Tensor
+        self, x: Tensor, turn: Tensor, where: Layout, keys: Tensor, values: Tensor
     ) -> Tensor:
         """Give (tokens, hidden) after this layer."""
-        x = x + self.attention(self.attention_norm(x), angle, where, keys, values)
+        x = x + self.attention(self.attention_norm(x), turn, where, keys, values)
         return x + self.feed_forward(self.gate_norm(x))
 
     def feed_forward(self, x: Tensor) -> Tensor:
@@ -201,7 +203,7 @@ class Transformer(nn.Module):
         config: the sizes.
     """
 
-    angles: Tensor
+    turns: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -210,15 +212,17 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden)
         self.head = nn.Linear(config.hidden, VOCAB, bias=False)
-        self.register_buffer("angles", _angles(config), persistent=False)
+        self.register_buffer("turns", _turns(config), persistent=False)
         self._randomize(config.seed)
-        self.requires_grad_(False)
+        self.requires_grad_(requires_grad=False)
 
     def _randomize(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         for weight in self.parameters():
             if weight.dim() > 1:
-                nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
+                nn.init.normal_(
+                    weight, std=weight.shape[1] ** -0.5, generator=generator
+                )
 
     def forward(self, inputs: ForwardInputs, cache: KVCache) -> Tensor:
         """Give the logits of the next token of each sequence.
@@ -234,17 +238,18 @@ class Transformer(nn.Module):
             All work is queued on the current stream; the host does not block.
         """
         where = Layout.of(inputs, self.config.block_size)
-        angle = self.angles[where.position]
+        turn = self.turns[where.position]
         x = self.embed(inputs.input_ids[0])
         for layer, keys, values in zip(
             self.layers, cache.keys, cache.values, strict=True
         ):
-            x = layer(x, angle, where, keys, values)
+            x = layer(x, turn, where, keys, values)
         logits: Tensor = self.head(self.norm(x[where.last]))
         return logits
 
 
-def _angles(config: ModelConfig) -> Tensor:
-    """Give the rotary angles: (positions, head_dim / 2) float32."""
+def _turns(config: ModelConfig) -> Tensor:
+    """Give the rotations of each position: (positions, head_dim / 2) complex64."""
     half = torch.arange(0, config.head_dim, 2) / config.head_dim
-    return torch.outer(torch.arange(config.max_positions).float(), 10_000.0**-half)
+    angles = torch.outer(torch.arange(config.max_positions).float(), 10_000.0**-half)
+    return torch.polar(torch.ones_like(angles), angles)

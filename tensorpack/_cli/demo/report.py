@@ -3,6 +3,7 @@
 import attrs
 import torch
 
+from tensorpack import Counters
 from tensorpack._cli.demo.inputs import (
     ForwardInputs,
     SamplingInputs,
@@ -10,9 +11,9 @@ from tensorpack._cli.demo.inputs import (
     StoppingCriteria,
 )
 from tensorpack._cli.demo.sequences import Session, decode
-from tensorpack._cli.demo.transport import Counts, has_streams
+from tensorpack._cli.show import print_plan
 from tensorpack._cli.tables import print_table
-from tensorpack._nodes import ClassPlan
+from tensorpack._lifetime import PLAN
 
 __all__ = ["Summary", "print_summary"]
 
@@ -28,34 +29,35 @@ class Summary:
         device: where the model ran.
         steps: forward steps that were run.
         tokens: tokens that were sampled.
-        seconds: from the first step to the last token.
+        speed: tokens per second after the first step, which loads the kernels.
         counts: what travelled to the device.
         finished: number of requests that were served to their end.
-        texts: sessions whose text is worth showing.
+        sessions: all that were served, to their end or not.
     """
 
     device: torch.device
     steps: int
     tokens: int
-    seconds: float
-    counts: Counts
+    speed: float
+    counts: Counters
     finished: int
-    texts: list[Session]
+    sessions: list[Session]
 
 
 def print_summary(summary: Summary) -> None:
     """Print the tables of a run to the standard output."""
     _print_counts(summary)
     for cls in _PAYLOADS:
-        print_plan(vars(cls)["__tensorpack_plan__"])
-    _print_texts(summary.texts[:_TEXTS])
+        print_plan(vars(cls)[PLAN])
+    longest = sorted(summary.sessions, key=lambda s: -len(s.generated))
+    _print_texts(longest[:_TEXTS])
 
 
 def _print_counts(summary: Summary) -> None:
     counts = summary.counts
     records = f"{counts.records:,}"
-    if not has_streams(summary.device):
-        records += f" ({summary.device.type} has no streams)"
+    if summary.device.type == "cpu":
+        records += " (the host has no streams)"
     print_table(
         f"Served on {summary.device}",
         ["what", "how many"],
@@ -63,21 +65,13 @@ def _print_counts(summary: Summary) -> None:
             ["steps", f"{summary.steps:,}"],
             ["requests finished", f"{summary.finished:,}"],
             ["tokens sampled", f"{summary.tokens:,}"],
-            ["tokens per second", f"{summary.tokens / summary.seconds:,.0f}"],
-            ["payloads moved", f"{counts.payloads:,}"],
+            ["tokens per second", f"{summary.speed:,.0f}"],
+            ["transfers", f"{counts.payloads:,}"],
             ["leaves moved", f"{counts.leaves:,}"],
-            ["bytes moved", f"{counts.nbytes:,}"],
-            ["leaves recorded", records],
+            ["bytes moved", f"{counts.bytes:,}"],
+            ["copies", f"{counts.copies:,}"],
+            ["blocks recorded", records],
         ],
-    )
-
-
-def print_plan(plan: ClassPlan) -> None:
-    """Print what a payload class does with each of its fields."""
-    print_table(
-        f"Plan of {plan.cls.__qualname__}",
-        ["field", "annotation", "role", "why"],
-        [[f.name, f.annotation, f.role, f.why] for f in plan.fields],
     )
 
 

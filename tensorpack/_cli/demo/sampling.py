@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tensorpack._cli.demo.inputs import SamplingInputs, StoppingCriteria
 
-__all__ = ["gumbel_noise", "sample", "stopped"]
+__all__ = ["gumbel", "gumbel_noise", "sample", "stopped"]
 
 _MASK = 0xFFFFFFFF
 
@@ -29,16 +29,20 @@ def gumbel_noise(seeds: Tensor, offsets: Tensor, width: int) -> Tensor:
     """Give Gumbel noise that depends on nothing but its arguments.
 
     Args:
-        seeds: (batch,) int64.
-        offsets: (batch,) int64.
+        seeds: (batch,) int64, below 2**40.
+        offsets: (batch,) int64, below 2**40.
         width: how many values a sequence gets.
 
     Returns:
         (batch, width) float32, finite.
     """
     token = torch.arange(width, device=seeds.device)
-    stream = _mix(_mix(seeds & _MASK) ^ (offsets & _MASK))
-    bits = _mix(_mix(token) ^ stream[:, None])
+    start = _mix((seeds * 0x3779B1 + offsets * 0x5BD1E9) & _MASK)
+    return gumbel(_mix((start[:, None] + token * 0x27D4EB) & _MASK))
+
+
+def gumbel(bits: Tensor) -> Tensor:
+    """Give the Gumbel noise, float32 and finite, of int64 hashes below 2**32."""
     # 23 bits and a half: float32 holds these exactly, so none is rounded to 0 or 1.
     uniform = ((bits >> 9).float() + 0.5) / 2**23
     return -(-uniform.log()).log()

@@ -14,7 +14,7 @@ from tensorpack._cli.demo.inputs import (
 )
 from tensorpack._cli.demo.sequences import BlockPool, Session
 
-__all__ = ["Scheduler"]
+__all__ = ["Scheduler", "forward_inputs"]
 
 
 class Scheduler:
@@ -46,12 +46,11 @@ class Scheduler:
         self._source = source
         self._waiting: deque[Session] = deque()
 
-    def next_step(self, group: int, number: int) -> StepInputs | None:
+    def next_step(self, group: int) -> StepInputs | None:
         """Build the next step of a group: its new sessions' prefill, else a decode.
 
         Args:
             group: index of the group; it has no step on its way.
-            number: of the step.
 
         Returns:
             The inputs on the host, or None if the group has no session to serve.
@@ -62,10 +61,9 @@ class Scheduler:
         if not batch:
             return None
         return {
-            "inputs": _forward_inputs(batch),
+            "inputs": forward_inputs(batch),
             "stopping_criteria": _stopping_criteria(batch),
             "group": group,
-            "number": number,
         }
 
     def commit(
@@ -114,7 +112,8 @@ def _floats(values: Sequence[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
-def _forward_inputs(batch: list[Session]) -> ForwardInputs:
+def forward_inputs(batch: list[Session]) -> ForwardInputs:
+    """Build the inputs that feed the pending tokens of sessions, on the host."""
     pending = [s.pending for s in batch]
     lengths = [len(p) for p in pending]
     return ForwardInputs(

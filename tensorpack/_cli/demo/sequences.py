@@ -5,8 +5,17 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-__all__ = ["BOS", "EOS", "VOCAB", "BlockPool", "SamplingParams", "Session", "decode"]
-__all__ += ["encode", "sessions"]
+__all__ = [
+    "BOS",
+    "EOS",
+    "VOCAB",
+    "BlockPool",
+    "SamplingParams",
+    "Session",
+    "decode",
+    "encode",
+    "sessions",
+]
 
 BOS = 256
 EOS = 257
@@ -17,7 +26,7 @@ NEW_TOKENS = (24, 40, 32, 56)
 
 def encode(text: str) -> list[int]:
     """Give the byte tokens of a prompt: its last `MAX_PROMPT` bytes behind a start."""
-    return [BOS, *text.encode()[-MAX_PROMPT:]]
+    return [BOS, *text.encode(errors="replace")[-MAX_PROMPT:]]
 
 
 def decode(tokens: Sequence[int]) -> str:

@@ -1,0 +1,259 @@
+"""A class as attrs or `dataclasses` made it: its fields, its storage, its fitness."""
+
+import dataclasses
+import enum
+import functools
+import keyword
+import types
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+import torch
+
+from tensorpack._lifetime import Derived
+from tensorpack._resolve import own_annotations
+from tensorpack.errors import DefinitionError, Refusal
+
+__all__ = [
+    "Declared",
+    "cached_names",
+    "check_class",
+    "check_names",
+    "declared_fields",
+    "is_dunder",
+    "slots_apart",
+    "stores_of",
+]
+
+
+@attrs.frozen
+class Declared:
+    """A field as the class's own decorator knows it.
+
+    Attributes:
+        name: the attribute's name.
+        type: its annotation, as the decorator kept it.
+        default: makes its default, if it has one.
+        may_lack: whether an instance may be without it.
+        unannotated: whether nobody has said what it holds.
+    """
+
+    name: str
+    type: object
+    default: Callable[[object], object] | None
+    may_lack: bool
+    unannotated: bool = False
+
+
+def declared_fields(cls: type) -> Iterator[Declared]:
+    """Iterate the fields of a class in definition order."""
+    own_init = not _has_made_init(cls)
+    if "__attrs_attrs__" in vars(cls):
+        for a in attrs.fields(cls):
+            default = _attrs_default(a)
+            lacks = default is None and (own_init or not a.init)
+            untyped = a.type is None and not _is_annotated(cls, a.name)
+            yield Declared(a.name, a.type, default, lacks, untyped)
+        if _caches_hash(cls):
+            yield Declared(_HASH, Derived[int], lambda _: None, may_lack=False)
+        return
+    for f in dataclasses.fields(cls):
+        default = _dataclass_default(f)
+        lacks = default is None and (own_init or not f.init)
+        yield Declared(f.name, f.type, default, lacks)
+
+
+def _is_annotated(cls: type, name: str) -> bool:
+    """Tell whether a class or one of its bases annotates a name."""
+    return any(name in own_annotations(base) for base in cls.__mro__)
+
+
+_HASH = "_attrs_cached_hash"
+
+
+def _caches_hash(cls: type) -> bool:
+    """Tell whether attrs keeps a hash in each instance: a twin must start without."""
+    return _is_made(cls.__hash__) and _HASH in cls.__hash__.__code__.co_names
+
+
+def _has_made_init(cls: type) -> bool:
+    """Tell whether the class's `__init__` sets every field, having been generated."""
+    parameters: Any = vars(cls).get("__dataclass_params__")
+    if parameters is not None and "__attrs_attrs__" not in vars(cls):
+        return bool(parameters.init)
+    return _is_made(vars(cls).get("__init__"))
+
+
+def _is_made(method: object) -> bool:
+    """Tell whether attrs has generated a method."""
+    code = getattr(method, "__code__", None)
+    return code is not None and code.co_filename.startswith("<attrs generated")
+
+
+def _attrs_default(field: "attrs.Attribute[Any]") -> Callable[[object], object] | None:
+    """Make the function that gives an attrs field's default."""
+    default: Any = field.default
+    if default is attrs.NOTHING:
+        return None
+    if type(default).__name__ != "Factory":  # typed as a function, but a class
+        return lambda _: default
+    factory: Callable[..., object] = default.factory
+    return factory if default.takes_self else lambda _: factory()
+
+
+def _dataclass_default(
+    field: "dataclasses.Field[Any]",
+) -> Callable[[object], object] | None:
+    """Make the function that gives a dataclass field's default."""
+    if field.default is not dataclasses.MISSING:
+        default = field.default
+        return lambda _: default
+    if field.default_factory is not dataclasses.MISSING:
+        factory = field.default_factory
+        return lambda _: factory()
+    return None
+
+
+def check_class(cls: Any) -> None:
+    """Refuse what cannot be a payload, before anything is done to it.
+
+    Raises:
+        DefinitionError: it is no class, or a class whose content is not in its fields.
+    """
+    if not isinstance(cls, type):
+        raise DefinitionError(
+            cls=getattr(cls, "__qualname__", repr(cls)),
+            problem=f"an instance of `{type(cls).__name__}` is no class",
+            remedy="Decorate a class.",
+        )
+    for belongs, problem, remedy in _UNFIT:
+        if belongs(cls):
+            raise DefinitionError(cls=cls.__qualname__, problem=problem, remedy=remedy)
+    for base in cls.__mro__[:-1]:
+        # A base in C makes its own instances: `object.__new__` cannot.
+        if isinstance(vars(base).get("__new__"), types.BuiltinFunctionType):
+            raise DefinitionError(
+                cls=cls.__qualname__,
+                problem=f"it derives from `{base.__name__}`, whose own content is in "
+                "no field, so a moved copy would lose it",
+                remedy=f"Hold the `{base.__name__}` in a field, or write a "
+                f"`LifetimeAdapter[{cls.__name__}]`.",
+            )
+
+
+_UNFIT: tuple[tuple[Callable[[type], bool], str, str], ...] = (
+    (
+        lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
+        "it is a named tuple, which travels without being a payload",
+        "Use it as the type of a field.",
+    ),
+    (
+        lambda cls: hasattr(cls, "__required_keys__") and issubclass(cls, dict),
+        "it is a typed dictionary, which travels without being a payload",
+        "Use it as the type of a field.",
+    ),
+    (
+        lambda cls: issubclass(cls, enum.Enum),
+        "it is an enumeration, which stays on the host",
+        "Use it as the type of a field.",
+    ),
+    (
+        lambda cls: issubclass(cls, torch.Tensor),
+        "it is a tensor, which travels without being a payload",
+        "Use it as the type of a field.",
+    ),
+    (
+        lambda cls: issubclass(cls, torch.nn.Module),
+        "it is a module, whose parameters are in no field",
+        "Hold its tensors in a class of their own.",
+    ),
+    (
+        lambda cls: bool(vars(cls).get("_is_protocol")),
+        "it is a protocol, which has no instances",
+        "Decorate the classes that implement it.",
+    ),
+    (
+        lambda cls: hasattr(cls, "__struct_fields__"),
+        "it is a msgspec struct, which cannot be filled without its `__init__`",
+        "Make it an attrs class or a dataclass.",
+    ),
+)
+
+
+def check_names(
+    cls: type, declared: Mapping[str, object], corrections: Mapping[str, object]
+) -> None:
+    """Refuse names that are no attribute names, and corrections of no field."""
+    for name in declared:
+        if not _is_name(name):
+            raise DefinitionError(
+                cls=cls.__qualname__,
+                problem=f"the field name {name!r} is no identifier",
+                remedy="Rename the field.",
+            )
+        if is_dunder(name):
+            raise DefinitionError(
+                cls=cls.__qualname__,
+                problem=f"the field name `{name}` is one of Python's own",
+                remedy="Rename the field.",
+            )
+    unknown = [f"`{name}`" for name in corrections if name not in declared]
+    if unknown:
+        raise DefinitionError(
+            cls=cls.__qualname__,
+            problem=f"`fields=` names {', '.join(unknown)}, which it does not have",
+            remedy=f"Its fields are {', '.join(f'`{name}`' for name in declared)}.",
+        )
+
+
+def _is_name(name: str) -> bool:
+    """Tell whether a name may stand in source text and means itself there."""
+    return (
+        name.isidentifier()
+        and not keyword.iskeyword(name)
+        and unicodedata.normalize("NFKC", name) == name
+    )
+
+
+def stores_of(cls: type, declared: Mapping[str, object]) -> frozenset[str] | None:
+    """Name what an instance's `__dict__` may hold; None if it has none."""
+    if cls.__dictoffset__ == 0:
+        return None
+    return frozenset({*declared, *cached_names(cls), "__orig_class__"})
+
+
+def cached_names(cls: type) -> Iterator[str]:
+    """Name the cached properties of a class, also those that attrs keeps in slots."""
+    for base in cls.__mro__:
+        for name, value in vars(base).items():
+            if isinstance(value, functools.cached_property):
+                yield name
+        getter: Any = vars(base).get("__getattr__")
+        if _is_made(getter) and "cached_properties" in getter.__code__.co_varnames:
+            # attrs keeps them as the first default of the `__getattr__` it makes.
+            yield from getter.__defaults__[0]
+
+
+def slots_apart(cls: type, declared: Mapping[str, object]) -> Iterator[Refusal]:
+    """Refuse slots that are no fields: what they hold would be lost."""
+    for base in reversed(cls.__mro__):
+        slots = vars(base).get("__slots__", ())
+        known = {*declared, *cached_names(cls), *own_annotations(base)}
+        for name in (slots,) if isinstance(slots, str) else slots:
+            mangled = f"_{base.__name__.lstrip('_')}{name}"
+            if not known & {name, mangled} and not is_dunder(name):
+                yield Refusal(
+                    name,
+                    name,
+                    name,
+                    f"is a slot of `{base.__name__}` but no field, so its value would "
+                    "be lost",
+                    ("Make it a field.",),
+                )
+
+
+def is_dunder(name: str) -> bool:
+    """Tell whether Python itself gives a name its meaning."""
+    return name.startswith("__") and name.endswith("__")

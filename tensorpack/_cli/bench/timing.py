@@ -1,0 +1,77 @@
+"""Host time of each way, all ways in one run, their rounds interleaved."""
+
+import gc
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from tensorpack._cli.bench.ways import Way
+
+__all__ = ["measure"]
+
+_SYNC_EVERY = 20
+_OTHER_OPS = 20
+
+
+def measure(
+    ways: Sequence[Way],
+    device: torch.device,
+    rounds: int,
+    *,
+    cold: bool = False,
+    busy: Callable[[], None] | None = None,
+) -> dict[str, float]:
+    """Give each way's median host time in microseconds: move, record and free.
+
+    Args:
+        ways: the ways; those without a life are left out.
+        device: synchronized between rounds, outside the measured time.
+        rounds: how often each way is measured.
+        cold: let a step of other eager work cool the caches before each life.
+        busy: queues work on the consumer stream before each measured life.
+    """
+    lives = {way.name: way.life for way in ways if way.life is not None}
+    for _ in range(10):
+        for life in lives.values():
+            life()
+    times: dict[str, list[float]] = {name: [] for name in lives}
+    order = list(lives)
+    shuffle = random.Random(0).shuffle  # noqa: S311  # the order of rounds is no secret
+    other = torch.randn(64, 64, device="cpu" if device.type == "meta" else device)
+    collected = gc.isenabled()
+    gc.disable()
+    for number in range(rounds):
+        shuffle(order)
+        for name in order:
+            if busy is not None:
+                busy()
+            if cold:
+                _other_work(other)
+            start = time.perf_counter_ns()
+            value = lives[name]()
+            del value
+            times[name].append((time.perf_counter_ns() - start) / 1000)
+        if number % _SYNC_EVERY == 0:
+            _synchronize(device)
+            gc.collect(0)
+    if collected:
+        gc.enable()
+    _synchronize(device)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def _other_work(matrix: torch.Tensor) -> None:
+    """Do what an eager engine does between two transfers: dozens of small calls."""
+    for _ in range(_OTHER_OPS):
+        matrix = torch.softmax(matrix @ matrix.t() + 1, -1)
+        torch.nn.functional.layer_norm(matrix, matrix.shape[-1:])
+    sorted(json.dumps({"a": list(range(50))}))
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type not in ("cpu", "meta"):
+        torch.accelerator.synchronize(device)

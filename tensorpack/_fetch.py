@@ -1,0 +1,118 @@
+"""The way back: device leaves gathered, copied to pinned memory, readable when done."""
+
+from collections.abc import Generator, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from tensorpack._layout import layout_of
+from tensorpack._move import record
+from tensorpack._pack import gather
+from tensorpack._polling import Poller
+from tensorpack._streams import Streams
+from tensorpack._trip import Trip
+
+__all__ = ["Fetch", "Fetcher"]
+
+T = TypeVar("T")
+
+_GATHER_BELOW = 256 << 10
+"""Bytes under which a leaf is gathered with others before it is copied."""
+
+
+class Fetch(Generic[T]):
+    """Results on their way to the host; unreadable before the copies are done."""
+
+    def __init__(
+        self,
+        trip: Trip,
+        leaves: Sequence[Any],
+        events: Sequence[torch.Event],
+        polls: Poller,
+    ) -> None:
+        self._trip: Trip = trip
+        self._leaves = leaves
+        self._events = events
+        self._polls = polls
+
+    def done(self) -> bool:
+        """Tell whether the results can be read; while polling is paused, say no."""
+        return self._polls.all_done(self._events)
+
+    def result(self, *, numpy: bool = False) -> T:
+        """Block the host until the copies are done, and give the payload on the host.
+
+        Args:
+            numpy: give each tensor as an array of the same memory. Dtypes that numpy
+                lacks (bfloat16, float8) stay tensors.
+        """
+        for event in self._events:
+            event.synchronize()
+        leaves = [_as_array(leaf) for leaf in self._leaves] if numpy else self._leaves
+        twin: T = self._trip.rebuild(leaves)
+        return twin
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait for the result without blocking the running loop."""
+        yield from self._polls.until(self._events).__await__()
+        return self.result()
+
+
+def _as_array(leaf: Any) -> Any:
+    """View a host tensor as an array, where numpy has its dtype."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    try:
+        return leaf.numpy()
+    except TypeError:
+        return leaf
+
+
+class Fetcher:
+    """Queues copies from one device to the host, on a stream of its own."""
+
+    def __init__(self, streams: Streams, device: torch.device, polls: Poller) -> None:
+        self._streams = streams
+        self._device = device
+        self._polls = polls
+        self._stream: torch.Stream | None = None
+
+    def fetch(self, trip: Trip, after: torch.Stream) -> Fetch[Any]:
+        """Queue the copies of a trip behind what `after` has queued."""
+        if self._stream is None:
+            self._stream = self._streams.new(0)
+        stream = self._stream
+        unique = {id(leaf): leaf for leaf in trip.leaves}
+        with self._streams.entered(stream), torch.no_grad():
+            self._streams.record(after).wait(stream)
+            new = self._queue(list(unique.values()))
+            ready = self._streams.record(stream)
+        # The sources are read by the fetch stream: the allocator must know.
+        record(trip.leaves, stream, root=trip.root, key_of=trip.key_of)
+        by_id = dict(zip(unique, new, strict=True))
+        leaves = [by_id[id(leaf)] for leaf in trip.leaves]
+        return Fetch(trip, leaves, (ready,), self._polls)
+
+    def _queue(self, leaves: Sequence[Any]) -> list[Any]:
+        """Copy small leaves through one buffer, the others one by one."""
+        layout = layout_of(leaves, _GATHER_BELOW, on=self._device)
+        new = gather(layout, leaves, self._device, self._streams.pinned)
+        for index in layout.alone:
+            new[index] = self._to_host(leaves[index])
+        return new
+
+    def _to_host(self, leaf: Any) -> Any:
+        """Copy one leaf: into pinned memory if its bytes are all there is to it."""
+        plain = type(leaf) is Tensor and leaf.layout is torch.strided
+        if not plain or leaf.is_nested or leaf.is_quantized:
+            move = leaf.to if hasattr(leaf, "to") else leaf.to_device
+            return move("cpu")
+        if leaf.device.type == "cpu":
+            return leaf
+        twin = torch.empty_like(
+            leaf, device="meta", memory_format=torch.preserve_format
+        )
+        row = self._streams.pinned(leaf.numel(), leaf.dtype)
+        host = row.as_strided(twin.shape, twin.stride())
+        return host.copy_(leaf, non_blocking=True)

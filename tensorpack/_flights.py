@@ -1,0 +1,141 @@
+"""What is in flight: started payloads that no consumer is proven to be past.
+
+# Note [in flight]
+The caching allocator records its events only when a block is freed, so a host far
+ahead of the device piles up memory that nobody can reuse. Each `wait` therefore
+records an event on the consumer before it hands a payload out; the event is behind all
+work that was queued for the payload before. When it is done, that payload is past.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+
+import torch
+
+from tensorpack._streams import StreamId
+from tensorpack.errors import HandoffError
+
+__all__ = ["Flight", "Flights"]
+
+_PATIENCE = 30.0
+"""Seconds that `start` waits at the limit for another thread to take a handoff."""
+
+
+class Flight:
+    """One started payload.
+
+    Attributes:
+        ready: recorded on the copy stream after the last copy.
+        owner: the handoff, as long as anybody holds it.
+        readers: the consumers that have it and are not asked yet.
+        events: recorded on each consumer behind its work for this payload.
+    """
+
+    __slots__ = ("events", "owner", "readers", "ready")
+
+    def __init__(self, ready: torch.Event, owner: object) -> None:
+        self.ready = ready
+        self.owner = weakref.ref(owner)
+        self.readers: dict[StreamId, torch.Stream] = {}
+        self.events: list[torch.Event] = []
+
+    def is_past(self) -> bool:
+        """Tell whether every consumer is proven past it, or nobody can ask for it."""
+        if self.readers:
+            return False
+        if self.events:
+            return all(event.query() for event in self.events)
+        return self.owner() is None and self.ready.query()
+
+    def proven_after(self, key: StreamId, event: torch.Event) -> None:
+        """Note the event behind the work of one consumer."""
+        if self.readers.pop(key, None) is not None:
+            self.events.append(event)
+
+
+class Flights:
+    """The payloads in flight of one copy stream; bounded."""
+
+    def __init__(
+        self, limit: int, record: Callable[[torch.Stream], torch.Event]
+    ) -> None:
+        self.limit = limit
+        self.blocked = 0
+        self._record = record
+        self._flights: list[Flight] = []
+        self._reading: dict[StreamId, Flight] = {}
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def add(self, ready: torch.Event, owner: object) -> Flight:
+        """Enter a started payload."""
+        flight = Flight(ready, owner)
+        with self._changed:
+            self._flights.append(flight)
+        return flight
+
+    def hand_out(self, flight: Flight, consumer: torch.Stream, key: StreamId) -> None:
+        """Mark a payload as read by a consumer, and the one before it as past soon."""
+        with self._changed:
+            before = self._reading.get(key)
+            if before is not None and before is not flight:
+                before.proven_after(key, self._record(consumer))
+            self._reading[key] = flight
+            flight.readers[key] = consumer
+            self._changed.notify_all()
+
+    def reap(self) -> None:
+        """Forget the payloads that every consumer is past."""
+        with self._changed:
+            self._flights = [f for f in self._flights if not f.is_past()]
+
+    def full(self) -> bool:
+        """Tell whether `start` would have to block."""
+        if len(self._flights) >= self.limit:
+            self.reap()
+        return len(self._flights) >= self.limit
+
+    def make_room(self) -> None:
+        """Block the host until one more payload may start.
+
+        Raises:
+            HandoffError: everything in flight is still to be handed out, and nobody
+                does it.
+        """
+        if not self.full():
+            return
+        self.blocked += 1
+        while self.full():
+            event = self.oldest()
+            if event is None:
+                self._await_taker()
+            else:
+                event.synchronize()
+
+    def oldest(self) -> torch.Event | None:
+        """Give the event after which the first payload that was handed out is past."""
+        with self._changed:
+            for flight in self._flights:
+                for key, reader in list(flight.readers.items()):
+                    # No later payload has proven it past, so ask its reader now.
+                    flight.proven_after(key, self._record(reader))
+                if flight.events:
+                    return flight.events[-1]
+                if flight.owner() is None:
+                    return flight.ready
+        return None
+
+    def _await_taker(self) -> None:
+        """Wait until another thread takes a handoff; alone, nobody ever will."""
+        alone = threading.active_count() == 1
+        with self._changed:
+            if not alone and self._changed.wait(_PATIENCE):
+                return
+        raise HandoffError(
+            call="start",
+            problem=f"{self.limit} handoffs were started and none was waited for",
+            remedy="Call `wait` on the oldest one first, or raise `max_in_flight`.",
+        )

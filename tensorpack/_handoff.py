@@ -1,0 +1,142 @@
+"""A payload on its way, and the counters of what has gone that way."""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from tensorpack._flights import Flight
+from tensorpack._move import record
+from tensorpack._polling import Poller
+from tensorpack.errors import HandoffError
+
+__all__ = ["Counters", "Handoff", "record_handoff"]
+
+T = TypeVar("T")
+
+
+@attrs.define
+class Counters:
+    """What a copy stream has done so far.
+
+    Attributes:
+        payloads: how many transfers were started.
+        leaves: how many leaves they had.
+        bytes: bytes of device memory that were filled, padding included.
+        copies: how many copies were queued.
+        records: how often a stream was recorded on a block.
+        blocked: how often `start` blocked the host at `max_in_flight`.
+    """
+
+    payloads: int = 0
+    leaves: int = 0
+    bytes: int = 0
+    copies: int = 0
+    records: int = 0
+    blocked: int = 0
+
+
+class Handoff(Generic[T]):
+    """A payload on its way: what `start` gives and `wait` resolves.
+
+    Attributes:
+        buffers: the packed buffers, each recorded on each consumer.
+        alone: the leaves that are in no buffer, recorded too.
+        events: what each consumer waits for.
+        flight: its place among the payloads in flight.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_hand_out",
+        "_polls",
+        "_taken",
+        "_value",
+        "alone",
+        "buffers",
+        "events",
+        "flight",
+    )
+
+    def __init__(
+        self,
+        value: T,
+        polls: Poller,
+        hand_out: Callable[["Handoff[Any]", torch.Stream | None], None] | None,
+        *,
+        buffers: Sequence[Tensor] = (),
+        alone: Sequence[Any] = (),
+        events: Sequence[torch.Event] = (),
+    ) -> None:
+        self._value: T | None = value
+        self._polls = polls
+        self._hand_out = hand_out
+        self._taken = False
+        self.buffers = buffers
+        self.alone = alone
+        self.events = events
+        self.flight: Flight | None = None
+
+    def wait(self, stream: torch.Stream | None = None) -> T:
+        """Make the consumer stream wait for the copies, and give the payload.
+
+        Several consumers may wait; each is recorded on every leaf.
+
+        Args:
+            stream: the consumer. Left out, it is the current stream of the payload's
+                device on the calling thread.
+
+        Returns:
+            The payload on the device.
+
+        Raises:
+            StreamError: the consumer is of another device, or it was left out and the
+                current stream is the copy stream.
+            CaptureError: the consumer is capturing a graph.
+            HandoffError: the payload was taken before.
+
+        Streams:
+            Queues a wait on the consumer, then records the consumer on every leaf:
+            order and device lifetime. The host does not block.
+        """
+        if self._taken:
+            raise HandoffError(
+                call="wait",
+                problem="the payload was taken before",
+                remedy="Call `wait`, not `take`, where several consumers read it.",
+            )
+        if self._hand_out is not None:
+            self._hand_out(self, stream)
+        value: Any = self._value
+        found: T = value
+        return found
+
+    def take(self, stream: torch.Stream | None = None) -> T:
+        """Do what `wait` does, and forget the payload: only the caller holds it."""
+        value = self.wait(stream)
+        self._value, self._taken = None, True
+        self.buffers = self.alone = ()
+        return value
+
+    def done(self) -> bool:
+        """Tell whether the copies are done; while polling is paused, say no."""
+        return self._polls.all_done(self.events)
+
+    def synchronize(self) -> None:
+        """Block the host until the copies are done."""
+        for event in self.events:
+            event.synchronize()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait until the copies are done, without blocking the running loop."""
+        return self._polls.until(self.events).__await__()
+
+
+def record_handoff(handoff: Handoff[Any], consumer: torch.Stream) -> int:
+    """Record a consumer on each block of a handoff, each once."""
+    for buffer in handoff.buffers:
+        buffer.record_stream(consumer)
+    count = len(handoff.buffers)
+    return count + record(handoff.alone, consumer) if handoff.alone else count

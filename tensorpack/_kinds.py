@@ -1,0 +1,102 @@
+"""What a value is, as far as its lifetime goes: asked of values, not of annotations."""
+
+import collections
+import enum
+from typing import Any
+
+from torch import Tensor
+
+import tensorpack.adapters  # noqa: F401  # registers the ready adapters
+from tensorpack._hosts import is_host_class, is_host_value
+from tensorpack._lifetime import PLAN, SupportsLifetime, adapter_of, owns_lifetime
+from tensorpack._resolve import own_annotations
+from tensorpack._structs import is_named_tuple
+from tensorpack.errors import UndecoratedError
+
+__all__ = [
+    "Kind",
+    "has_leaves",
+    "is_leaf_class",
+    "is_payload",
+    "kind_of",
+    "mappings",
+    "payload_plan",
+    "sequences",
+]
+
+sequences = frozenset({list, tuple, collections.deque})
+mappings = frozenset({dict, collections.OrderedDict, collections.defaultdict})
+
+
+class Kind(enum.Enum):
+    """What a value is; the walk and the build both go by it."""
+
+    LEAF = enum.auto()
+    PAYLOAD = enum.auto()
+    ADAPTED = enum.auto()
+    CONTAINER = enum.auto()
+    HOST = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+def kind_of(value: object) -> Kind:
+    """Tell what a value is."""
+    cls = type(value)
+    if isinstance(value, Tensor):
+        return Kind.LEAF
+    if getattr(cls, PLAN, None) is not None:
+        return Kind.PAYLOAD
+    if is_host_class(cls):
+        return Kind.HOST
+    if adapter_of(cls) is not None:
+        return Kind.ADAPTED
+    if cls in mappings or cls in sequences or is_named_tuple(cls):
+        return Kind.CONTAINER
+    if owns_lifetime(cls) or isinstance(value, SupportsLifetime):
+        return Kind.LEAF
+    return Kind.HOST if is_host_value(value) else Kind.UNKNOWN
+
+
+def has_leaves(value: object) -> bool:
+    """Tell whether a value is a leaf, a payload or a container: something to move."""
+    return kind_of(value) not in (Kind.HOST, Kind.UNKNOWN)
+
+
+def is_leaf_class(cls: type) -> bool:
+    """Tell whether values of a class can be moved and recorded as leaves.
+
+    A payload is none: it travels by its plan, and only where one is annotated.
+    """
+    if issubclass(cls, Tensor):
+        return True
+    moves = hasattr(cls, "to_device") or hasattr(cls, "to")
+    records = callable(getattr(cls, "record_stream", None))
+    return moves and records and not hasattr(cls, PLAN)
+
+
+def is_payload(value: object) -> bool:
+    """Tell whether a value is an instance of a payload, or of a subclass of one."""
+    return getattr(type(value), PLAN, None) is not None
+
+
+def payload_plan(cls: type, key: str = "") -> Any:
+    """Give the plan of a payload class.
+
+    Raises:
+        UndecoratedError: the class is no payload itself. A base's plan does not count:
+            it would lose the fields of the class.
+    """
+    plan = getattr(cls, PLAN, None)
+    if plan is not None and plan.cls is cls:
+        return plan
+    base = plan.cls if plan is not None else None
+    known = {field.name for field in plan.fields} if plan is not None else set()
+    above = cls.__mro__[: cls.__mro__.index(base)] if base in cls.__mro__ else ()
+    lost = [n for c in reversed(above) for n in own_annotations(c) if n not in known]
+    raise UndecoratedError(
+        cls=cls.__qualname__,
+        base=base.__qualname__ if base else "",
+        lost=lost,
+        remade=base is not None and not above,
+        key=key,
+    )

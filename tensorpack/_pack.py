@@ -1,0 +1,202 @@
+"""Small host leaves -> one pinned buffer -> one device buffer -> leaves."""
+
+import functools
+import inspect
+import linecache
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from tensorpack._compile import compile_functions
+from tensorpack._layout import UNITS, Layout, Pack, layout_of, text
+
+__all__ = ["Packer", "gather"]
+
+Pinned = Callable[[int, torch.dtype], Tensor]
+Packed = tuple[list[Any], list[Tensor], tuple[int, ...]]
+"""The new leaves, the device buffers, and the indexes of the leaves that go alone."""
+
+_split = torch.unsafe_split_with_sizes
+
+
+@functools.lru_cache(maxsize=512)
+def _padding(dtype: torch.dtype, count: int) -> Tensor:
+    """Give the zeros between two leaves."""
+    return torch.zeros(count, dtype=dtype)
+
+
+@attrs.define
+class _Entry:
+    """What is known of the layout behind a key.
+
+    Attributes:
+        key: the tuple of all that decides the layout; None where a leaf is odd.
+        move: the layout's own function, once it has one.
+        alone: the indexes of the leaves that it leaves out.
+        by_strides: whether the strides have to join the key.
+    """
+
+    key: Hashable
+    move: Callable[..., Packed] | None = None
+    alone: tuple[int, ...] = ()
+    by_strides: bool = False
+
+
+class Packer:
+    """Packs leaves by layout; a layout that recurs gets a function of its own.
+
+    The layout is found by one tuple of everything that decides it. A layout seen once
+    is moved by a plain loop: an adversary's many shapes must cost no compile time, and
+    no memory beyond the bound.
+    """
+
+    def __init__(self, below: int, *, bound: int = 256) -> None:
+        """Make a packer.
+
+        Args:
+            below: bytes under which a leaf is packed.
+            bound: how many layouts are remembered.
+        """
+        self.below = below
+        self._bound = bound
+        self._known: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._seen: OrderedDict[Hashable, Layout] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, leaves: Sequence[Any]) -> _Entry:
+        """Look up what is known of the layout of leaves."""
+        try:
+            key: Hashable = tuple(
+                [(x.__class__, x.shape, x.dtype, x.is_cpu) for x in leaves]
+            )
+        except (AttributeError, RuntimeError):
+            return _Entry(None)
+        entry = self._known.get(key)
+        if entry is None:
+            return _Entry(key)
+        if not entry.by_strides:
+            return entry
+        # Some leaf of these shapes has strides of its own: they join the key.
+        key = (key, tuple([leaf.stride() for leaf in leaves]))
+        return self._known.get(key) or _Entry(key, by_strides=True)
+
+    def pack(
+        self, entry: _Entry, leaves: Sequence[Any], device: torch.device, pinned: Pinned
+    ) -> Packed:
+        """Move the small host leaves of a layout; give None where a leaf goes alone.
+
+        Call it on the copy stream. The sources may be overwritten as soon as it
+        returns.
+        """
+        if entry.move is not None:
+            try:
+                return entry.move(leaves, device, pinned)
+            except (RuntimeError, TypeError):
+                # A leaf is not what the key can tell (sparse, other strides). The loop
+                # looks at each leaf, and raises again if that was not the reason.
+                pass
+        layout = layout_of(leaves, self.below)
+        packed = _run(layout, leaves, device, pinned)
+        if entry.key is not None:
+            with self._lock:
+                self._learn(entry, layout)
+        return packed
+
+    def _learn(self, entry: _Entry, layout: Layout) -> None:
+        """Remember a layout; the second time, compile its function."""
+        key = entry.key
+        if layout.needs_strides and not entry.by_strides:
+            self._put(_Entry(key, by_strides=True))
+        elif entry.move is not None:
+            return
+        elif self._seen.pop(key, None) == layout:
+            move = _compile(layout)
+            self._put(_Entry(key, move, layout.alone, entry.by_strides))
+        else:
+            self._seen[key] = layout
+            if len(self._seen) > self._bound:
+                self._seen.popitem(last=False)
+
+    def _put(self, entry: _Entry) -> None:
+        """Keep an entry; the oldest goes, with its source text."""
+        self._known[entry.key] = entry
+        if len(self._known) > self._bound:
+            _, old = self._known.popitem(last=False)
+            if old.move is not None:
+                linecache.cache.pop(old.move.__code__.co_filename, None)
+
+    def texts(self) -> list[str]:
+        """Give the source of every layout that has a function."""
+        return [inspect.getsource(e.move) for e in self._known.values() if e.move]
+
+
+def _compile(layout: Layout) -> Callable[..., Packed]:
+    """Compile the function of a layout."""
+    dtypes = {dtype for pack in layout.packs for dtype, _, _ in pack.groups}
+    names = {
+        "cat": torch.cat,
+        "padding": _padding,
+        "split": _split,
+        **{str(unit).removeprefix("torch."): unit for unit in UNITS},
+        **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
+    }
+    made = compile_functions(text(layout), names, __name__, "layout")
+    return made["pack"]
+
+
+def _run(
+    layout: Layout, leaves: Sequence[Any], device: torch.device, pinned: Pinned
+) -> Packed:
+    """Move the packs of a layout by a plain loop."""
+    new: list[Any] = [None] * layout.count
+    buffers = []
+    for pack in layout.packs:
+        host = pinned(pack.nbytes, torch.uint8)
+        _fill(pack, host, leaves)
+        buffers.append(host.to(device, non_blocking=True))
+        _cut(pack, buffers[-1], new)
+    return new, buffers, layout.alone
+
+
+def gather(
+    layout: Layout, leaves: Sequence[Any], device: torch.device, pinned: Pinned
+) -> list[Any]:
+    """Bring the packs of a layout back to the host; None where a leaf goes alone.
+
+    Call it on the fetch stream and under `no_grad`: the leaves are gathered there, and
+    each pack is one copy.
+    """
+    new: list[Any] = [None] * layout.count
+    for pack in layout.packs:
+        buffer = torch.empty(pack.nbytes, dtype=torch.uint8, device=device)
+        _fill(pack, buffer, leaves)
+        host = pinned(pack.nbytes, torch.uint8)
+        host.copy_(buffer, non_blocking=True)
+        _cut(pack, host, new)
+    return new
+
+
+def _fill(pack: Pack, buffer: Tensor, leaves: Sequence[Any]) -> None:
+    """Copy the leaves of a pack into its buffer."""
+    runs = _split(buffer, [nbytes for _, nbytes, _ in pack.groups])
+    for (dtype, _, slots), run in zip(pack.groups, runs, strict=True):
+        rooms = _split(run.view(dtype), [slot.room for slot in slots])
+        places = [
+            room.as_strided(slot.shape, slot.stride)
+            for slot, room in zip(slots, rooms, strict=True)
+        ]
+        torch._foreach_copy_(places, [leaves[slot.leaf] for slot in slots])
+
+
+def _cut(pack: Pack, buffer: Tensor, new: list[Any]) -> None:
+    """Cut the leaves of a pack out of its buffer."""
+    runs = _split(buffer, [nbytes for _, nbytes, _ in pack.groups])
+    for (dtype, _, slots), run in zip(pack.groups, runs, strict=True):
+        chunks = _split(run.view(dtype), [slot.room for slot in slots])
+        for slot, chunk in zip(slots, chunks, strict=True):
+            new[slot.leaf] = chunk.as_strided_(slot.shape, slot.stride)

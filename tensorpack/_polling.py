@@ -1,0 +1,101 @@
+"""Asking events whether they are done: without blocking a loop, and not in a capture.
+
+# Note [polling and captures]
+`query` on any thread can invalidate a graph capture that runs on another one, so
+polling can be paused: then nothing here asks an event anything.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+from tensorpack.errors import HandoffError
+
+__all__ = ["Poller"]
+
+_YIELDS = 8
+"""How often a coroutine looks by itself before it asks the helper thread to wait."""
+_NAP = 0.001
+"""Seconds between looks while polling is paused."""
+
+
+class Poller:
+    """Waits for events on behalf of coroutines, with one helper thread at most."""
+
+    def __init__(self) -> None:
+        self._helper: ThreadPoolExecutor | None = None
+        self._paused_by: dict[int, int] = {}
+        self._running = threading.Condition()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Ask no event anything until the block ends."""
+        me = threading.get_ident()
+        with self._running:
+            self._paused_by[me] = self._paused_by.get(me, 0) + 1
+        try:
+            yield
+        finally:
+            with self._running:
+                self._paused_by[me] -= 1
+                if not self._paused_by[me]:
+                    del self._paused_by[me]
+                self._running.notify_all()
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether polling is paused."""
+        return bool(self._paused_by)
+
+    def await_running(self, call: str) -> None:
+        """Block until nobody pauses; on the pausing thread that would be for ever.
+
+        Raises:
+            HandoffError: the calling thread itself has paused.
+        """
+        if not self._paused_by:
+            return
+        if threading.get_ident() in self._paused_by:
+            raise HandoffError(
+                call=call,
+                problem="this thread has paused the copy stream",
+                remedy="Transfer before or after the `pause()` block.",
+            )
+        with self._running:
+            self._running.wait_for(lambda: not self._paused_by)
+
+    def all_done(self, events: Iterable[torch.Event]) -> bool:
+        """Tell whether events are done; while paused, say no."""
+        return not self._paused_by and all(event.query() for event in events)
+
+    async def until(self, events: Sequence[torch.Event]) -> None:
+        """Wait for events without blocking the running loop."""
+        for _ in range(_YIELDS):
+            if self.all_done(events):
+                return
+            await asyncio.sleep(0)
+        while self._paused_by:  # noqa: ASYNC110  # threads pause, not coroutines
+            await asyncio.sleep(_NAP)
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, thread_name_prefix="tensorpack")
+        await asyncio.get_running_loop().run_in_executor(
+            self._helper, self._synchronize, events
+        )
+
+    def _synchronize(self, events: Sequence[torch.Event]) -> None:
+        """Wait on the helper thread; look again and again while paused."""
+        for event in events:
+            while self._paused_by:
+                time.sleep(_NAP)
+            event.synchronize()
+
+    def close(self) -> None:
+        """End the helper thread."""
+        if self._helper is not None:
+            self._helper.shutdown()
+            self._helper = None

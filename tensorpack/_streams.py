@@ -1,0 +1,142 @@
+"""Streams and events of one device, behind one seam: the accelerator's, or none.
+
+Two families of Python objects stand for the same streams (`torch.Stream` and
+`torch.cuda.Stream`); they never compare equal, so streams are told apart by
+(device type, device index, stream id) here.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+
+from tensorpack.errors import StreamError
+
+__all__ = [
+    "StreamId",
+    "Streams",
+    "has_streams",
+    "is_capturing",
+    "stream_id",
+    "streams_of",
+    "with_index",
+]
+
+StreamId = tuple[int, int, int]
+
+
+class Streams(Protocol):
+    """What a transfer asks of a device's streams."""
+
+    def new(self, priority: int) -> torch.Stream:
+        """Make a stream that lives as long as its owner."""
+
+    def current(self) -> torch.Stream:
+        """Give the current stream of the calling thread."""
+
+    def record(self, stream: torch.Stream) -> torch.Event:
+        """Record a fresh event on a stream."""
+
+    def entered(self, stream: torch.Stream) -> AbstractContextManager[object]:
+        """Make a stream the current one of the calling thread."""
+
+    def capturing(self) -> bool:
+        """Tell whether the current stream of the calling thread is capturing."""
+
+    def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Give a row of items in pinned host memory."""
+
+
+def stream_id(stream: torch.Stream) -> StreamId:
+    """Tell which stream an object stands for.
+
+    Raises:
+        StreamError: it is no stream of an accelerator.
+    """
+    try:
+        return (stream.device_type, stream.device_index, stream.stream_id)
+    except AttributeError:
+        problem = f"a `{type(stream).__name__}` is no stream of an accelerator"
+        raise StreamError(
+            problem=problem, remedy="Pass a `torch.Stream` of the device."
+        ) from None
+
+
+class _Accelerator:
+    """The streams of one device of the accelerator that torch was built for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._own = threading.local()
+        module = getattr(torch, device.type)
+        self._capturing: Callable[[], bool] = getattr(
+            module, "is_current_stream_capturing", lambda: False
+        )
+
+    def new(self, priority: int) -> torch.Stream:
+        return torch.Stream(self.device, priority=priority)
+
+    def current(self) -> torch.Stream:
+        return torch.accelerator.current_stream(self.device)
+
+    def record(self, stream: torch.Stream) -> torch.Event:
+        event = torch.Event(self.device, enable_timing=False)
+        event.record(stream)
+        return event
+
+    def entered(self, stream: torch.Stream) -> AbstractContextManager[object]:
+        """Enter a stream through an object of this thread's own.
+
+        As a context manager a stream keeps the state in the object, so one object
+        must never be entered by two threads.
+        """
+        own: dict[StreamId, torch.Stream] = self._own.__dict__.setdefault("by_id", {})
+        found = own.get(key := stream_id(stream))
+        if found is None:
+            found = own[key] = torch.Stream(
+                stream_id=key[2], device_index=key[1], device_type=key[0]
+            )
+        return found
+
+    def capturing(self) -> bool:
+        return self._capturing()
+
+    def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(count, dtype=dtype, pin_memory=True)
+
+
+def is_capturing() -> bool:
+    """Tell whether the current CUDA stream of the calling thread is capturing."""
+    return (
+        _HAS_GRAPHS
+        and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's
+        and torch.cuda.is_current_stream_capturing()
+    )
+
+
+_HAS_GRAPHS = torch.version.cuda is not None or torch.version.hip is not None
+
+
+def has_streams(device: torch.device) -> bool:
+    """Tell whether work on a device is queued on streams."""
+    accelerator = torch.accelerator.current_accelerator()
+    # MPS is an accelerator to torch, but its streams are not open to users.
+    return accelerator is not None and device.type == accelerator.type != "mps"
+
+
+def accelerator_streams(device: torch.device) -> Streams | None:
+    """Give the streams of a device; None if it has none."""
+    return _Accelerator(device) if has_streams(device) else None
+
+
+streams_of: Callable[[torch.device], Streams | None] = accelerator_streams
+"""Gives the streams of a device. A test kit replaces it by recorded streams."""
+
+
+def with_index(device: torch.device) -> torch.device:
+    """Say which of the accelerator's devices a device without an index means."""
+    if ":" not in str(device) and has_streams(device):
+        return torch.device(device.type, torch.accelerator.current_device_index())
+    return device

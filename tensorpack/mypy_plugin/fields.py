@@ -1,0 +1,149 @@
+"""The fields of a payload class: their types, and the line to report each on."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from mypy.expandtype import expand_type_by_instance
+from mypy.maptype import map_instance_to_supertype
+from mypy.nodes import (
+    AssignmentStmt,
+    Context,
+    Decorator,
+    FuncDef,
+    NameExpr,
+    OverloadedFuncDef,
+    TypeInfo,
+    Var,
+)
+from mypy.types import AnyType, Instance, TupleType, Type, TypeVarType, get_proper_type
+from mypy.typevars import fill_typevars
+from mypy.util import unmangle
+
+from tensorpack.mypy_plugin.classes import annotated, announced
+from tensorpack.mypy_plugin.names import TAG
+from tensorpack.mypy_plugin.scene import Scene
+
+__all__ = ["Field", "fields_of", "lost_fields"]
+
+_NO_FIELDS = ("builtins.object", "typing.Generic", "typing.Protocol")
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field of a class.
+
+    Attributes:
+        name: the attribute's name.
+        type: its type; None if it has no annotation.
+        written: the annotation before mypy analyzed it, if it stands in this class.
+        context: where to report.
+        has_default: whether it has a default.
+    """
+
+    name: str
+    type: Type | None
+    written: Type | None
+    context: Context
+    has_default: bool
+
+
+def fields_of(scene: Scene) -> Iterator[Field]:
+    """Iterate the fields that the class itself has to answer for, in their order.
+
+    A field that a payload above has declared is that one's, unless this class binds a
+    type variable in it.
+    """
+    statements = dict(_statements(scene))
+    for made in _made(scene.info):
+        name, default = made["name"], bool(made["has_default"])
+        if made.get("is_init_var"):
+            continue
+        statement = statements.get(name)
+        if statement is not None:
+            symbol = scene.info.names.get(name)
+            tp = symbol.node.type if symbol and isinstance(symbol.node, Var) else None
+            written = statement.unanalyzed_type
+            yield Field(name, tp, written, statement, default)
+        else:
+            owner = _owner(scene.info, name)
+            if owner is None or _is_property(scene.info, name):
+                continue
+            if not _is_settled(scene.info, owner, name):
+                tp = _inherited(scene.info, owner, name)
+                yield Field(name, tp, None, scene.cls, default)
+
+
+def _made(info: TypeInfo) -> list[dict[str, Any]]:
+    """Give what attrs' or the dataclasses' plugin has kept of the fields."""
+    kept = info.metadata.get("attrs") or info.metadata.get("dataclass") or {}
+    made: list[dict[str, Any]] = kept.get("attributes", [])
+    return made
+
+
+def _statements(scene: Scene) -> Iterator[tuple[str, AssignmentStmt]]:
+    """Iterate the assignments of the class body, by the name that each assigns."""
+    for statement in scene.cls.defs.body:
+        if isinstance(statement, AssignmentStmt):
+            for target in statement.lvalues:
+                if isinstance(target, NameExpr):
+                    yield unmangle(target.name), statement
+
+
+def _owner(info: TypeInfo, name: str) -> TypeInfo | None:
+    """Find the base whose annotation of a field counts."""
+    for base in info.mro[1:]:
+        if any(name == declared for declared, _ in annotated(base)):
+            return base
+    return None
+
+
+def _is_property(info: TypeInfo, name: str) -> bool:
+    """Tell whether a property has a field's name: then the field has no storage."""
+    symbol = info.get(name)
+    node = symbol.node if symbol else None
+    func = node.func if isinstance(node, Decorator) else node
+    return isinstance(func, (FuncDef, OverloadedFuncDef)) and func.is_property
+
+
+def _is_settled(info: TypeInfo, owner: TypeInfo, name: str) -> bool:
+    """Tell whether a payload above has judged an inherited field, for good."""
+    for base in info.mro[1:]:
+        if TAG in base.metadata and base.has_base(owner.fullname):
+            names = [made["name"] for made in _made(base)]
+            return name in names and not _binds(info, owner)
+    return False
+
+
+def _binds(info: TypeInfo, owner: TypeInfo) -> bool:
+    """Tell whether a class binds type variables of a base to types."""
+    bound = map(get_proper_type, _seen_from(info, owner).args)
+    return any(not isinstance(tp, (TypeVarType, AnyType)) for tp in bound)
+
+
+def _seen_from(info: TypeInfo, owner: TypeInfo) -> Instance:
+    own = fill_typevars(info)
+    if isinstance(own, TupleType):
+        own = own.partial_fallback
+    return map_instance_to_supertype(own, owner)
+
+
+def _inherited(info: TypeInfo, owner: TypeInfo, name: str) -> Type | None:
+    """Give the type that an inherited field has in this class."""
+    node = owner.names[name].node
+    if not isinstance(node, Var) or node.type is None:
+        return None
+    return expand_type_by_instance(node.type, _seen_from(info, owner))
+
+
+def lost_fields(scene: Scene) -> Iterator[tuple[TypeInfo, str, Var, Context]]:
+    """Iterate annotations in the bases, and the class, that are no fields of it."""
+    names = {made["name"] for made in _made(scene.info)}
+    statements = dict(_statements(scene))
+    for base in reversed(scene.info.mro):
+        if base.fullname in _NO_FIELDS or base.is_protocol:
+            continue
+        for name, var in announced(base, scene.api.modules):
+            if name not in names:
+                own = statements.get(name) if base is scene.info else None
+                yield base, name, var, own or scene.cls

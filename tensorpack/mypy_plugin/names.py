@@ -1,0 +1,79 @@
+"""What the plugin knows by full name, and the errors that it reports."""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from mypy.errorcodes import ErrorCode
+
+__all__ = [
+    "ADAPTER",
+    "ALIASES",
+    "BASE",
+    "LIFETIME",
+    "MARKERS",
+    "PAYLOAD",
+    "PROTOCOL",
+    "READY_ADAPTERS",
+    "REGISTER",
+    "TAG",
+    "UNDECORATED",
+    "Marker",
+]
+
+PAYLOAD: Final = "tensorpack._payload.payload"
+BASE: Final = "tensorpack._payload.Payload"
+REGISTER: Final = "tensorpack._lifetime.register"
+ADAPTER: Final = "tensorpack._lifetime.LifetimeAdapter"
+PROTOCOL: Final = "tensorpack._lifetime.SupportsLifetime"
+
+TAG: Final = "tensorpack"
+"""The key in a class's metadata that marks it a payload; mypy's cache keeps it."""
+
+READY_ADAPTERS: frozenset[str] = frozenset(
+    {
+        "tensordict.base.TensorDictBase",
+        "tensordict.tensorclass.TensorClass",
+        "torch.nn.utils.rnn.PackedSequence",
+        "torchrec.sparse.jagged_tensor.JaggedTensor",
+        "torchrec.sparse.jagged_tensor.KeyedJaggedTensor",
+        "torchrec.sparse.jagged_tensor.KeyedTensor",
+    }
+)
+"""The foreign types for which `tensorpack.adapters` brings an adapter."""
+
+LIFETIME: Final = ErrorCode(
+    "tensorpack-lifetime",
+    "Check that each field of a payload has lifetime support",
+    "tensorpack",
+)
+UNDECORATED: Final = ErrorCode(
+    "tensorpack-undecorated",
+    "Check that a subclass of a payload with fields is decorated",
+    "tensorpack",
+)
+
+
+class Marker(enum.Enum):
+    """What a field's author says about it, against what its type says."""
+
+    HOST_ONLY = "HostOnly"
+    BORROWED = "Borrowed"
+    DERIVED = "Derived"
+    DYNAMIC = "Dynamic"
+
+
+ALIASES: Mapping[str, Marker] = {
+    f"tensorpack._lifetime.{marker.value}": marker for marker in Marker
+}
+"""The generic aliases: `HostOnly[T]`."""
+
+MARKERS: Mapping[str, Marker] = {
+    name: marker
+    for marker in Marker
+    for name in (
+        f"tensorpack._lifetime.{marker.name.lower()}",
+        f"tensorpack._lifetime.Marker.{marker.name}",
+    )
+}
+"""What stands in `Annotated[T, ...]`."""

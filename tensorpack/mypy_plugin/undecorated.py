@@ -1,0 +1,54 @@
+"""Subclasses of payloads that forgot the decorator: their fields would be lost."""
+
+from collections.abc import Iterator
+
+from mypy.nodes import AssignmentStmt, ClassDef, NameExpr, Var
+from mypy.plugin import ClassDefContext
+from mypy.types import UnboundType
+
+from tensorpack.mypy_plugin.names import BASE, TAG, UNDECORATED
+
+__all__ = ["check_undecorated"]
+
+_CLASS_VARIABLE = "ClassVar"
+
+
+def check_undecorated(ctx: ClassDefContext) -> None:
+    """Report a class with fields of its own that derives from a payload, bare."""
+    info = ctx.cls.info
+    if TAG in info.metadata:
+        return
+    payloads = [base for base in info.mro[1:] if TAG in base.metadata]
+    is_family = bool(payloads) or any(base.fullname == BASE for base in info.mro[1:])
+    lost = list(_own_fields(ctx.cls))
+    if not is_family or not lost:
+        return
+    above = f" derives from the payload `{payloads[0].name}` but" if payloads else ""
+    fields = ", ".join(f"`{name}`" for name in lost)
+    ctx.api.fail(
+        f"`{info.name}`{above} is not decorated with `@payload`. Its fields {fields} "
+        f"would be lost. Decorate `{info.name}` with `@payload`.",
+        ctx.cls,
+        code=UNDECORATED,
+    )
+
+
+def _own_fields(cls: ClassDef) -> Iterator[str]:
+    """Iterate the names that a class body annotates, class variables left out."""
+    for statement in cls.defs.body:
+        if not isinstance(statement, AssignmentStmt) or not statement.unanalyzed_type:
+            continue
+        target = statement.lvalues[0]
+        if not isinstance(target, NameExpr) or _is_class_variable(statement, target):
+            continue
+        if not (target.name[:2] == target.name[-2:] == "__"):
+            yield target.name
+
+
+def _is_class_variable(statement: AssignmentStmt, target: NameExpr) -> bool:
+    """Tell whether an annotation is `ClassVar[...]`, analyzed or not."""
+    if isinstance(target.node, Var) and target.node.is_classvar:
+        return True
+    written = statement.unanalyzed_type
+    name = written.name if isinstance(written, UnboundType) else ""
+    return name.rpartition(".")[2] == _CLASS_VARIABLE
