@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tensorpack._functions import (
         clone as clone,
+        compact as compact,
         evolve as evolve,
         opaque as opaque,
         record_stream as record_stream,
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from tensorpack._prefetch import (
         prefetch as prefetch,
     )
+    from tensorpack._pytree import (
+        register_pytree as register_pytree,
+    )
     from tensorpack.errors import (
         CaptureError as CaptureError,
         CycleError as CycleError,
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "tensorpack._functions": (
         "clone",
+        "compact",
         "evolve",
         "opaque",
         "record_stream",
@@ -77,6 +82,7 @@ _ROOMS = {
     ),
     "tensorpack._payload": ("Payload", "payload"),
     "tensorpack._prefetch": ("prefetch",),
+    "tensorpack._pytree": ("register_pytree",),
     "tensorpack.transfer": ("CopyStream", "Counters", "Fetch", "Handoff"),
     "tensorpack.errors": (
         "CaptureError",

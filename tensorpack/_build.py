@@ -111,8 +111,12 @@ def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
         LeafCountError: the value does not have as many leaves as were given.
     """
     build = Build(leaves, hooks=hooks)
+    cls: Any = type(value)
     try:
-        twin: T = build.root(value)
+        if hasattr(cls, PLAN) and not hooks:  # `nested`, spelled out: a call less
+            twin: T = cls.__tensorpack_rebuild__(value, build)
+        else:
+            twin = build.root(value)
     except IndexError:
         if build.rest:
             raise

@@ -1,4 +1,7 @@
-"""A class as attrs or `dataclasses` made it: its fields, its storage, its fitness."""
+"""A class as its maker left it: its fields, its storage, its fitness.
+
+The makers that are known are attrs, `dataclasses` and msgspec.
+"""
 
 import dataclasses
 import enum
@@ -13,6 +16,7 @@ import attrs
 import torch
 
 from tensorpack._lifetime import Derived
+from tensorpack._msgspec import is_struct, struct_defaults
 from tensorpack._resolve import own_annotations
 from tensorpack.errors import DefinitionError, Refusal
 
@@ -23,6 +27,7 @@ __all__ = [
     "check_names",
     "declared_fields",
     "is_dunder",
+    "is_made",
     "slots_apart",
     "stores_of",
 ]
@@ -47,8 +52,18 @@ class Declared:
     unannotated: bool = False
 
 
+def is_made(cls: type) -> bool:
+    """Tell whether attrs, `dataclasses` or msgspec has made a class."""
+    by_python = ("__attrs_attrs__", "__dataclass_fields__")
+    return any(name in vars(cls) for name in by_python) or is_struct(cls)
+
+
 def declared_fields(cls: type) -> Iterator[Declared]:
     """Iterate the fields of a class in definition order."""
+    if is_struct(cls):
+        for name, default in struct_defaults(cls):
+            yield Declared(name, None, default, may_lack=False)
+        return
     own_init = not _has_made_init(cls)
     if "__attrs_attrs__" in vars(cls):
         for a in attrs.fields(cls):
@@ -175,9 +190,9 @@ _UNFIT: tuple[tuple[Callable[[type], bool], str, str], ...] = (
         "Decorate the classes that implement it.",
     ),
     (
-        lambda cls: hasattr(cls, "__struct_fields__"),
-        "it is a msgspec struct, which cannot be filled without its `__init__`",
-        "Make it an attrs class or a dataclass.",
+        lambda cls: hasattr(cls, "__msgspec_cached_hash__"),
+        "it is a msgspec struct that caches its hash, which a moved copy would keep",
+        "Take `cache_hash=True` out.",
     ),
 )
 

@@ -6,12 +6,13 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from tensorpack._layout import layout_of
+from tensorpack._build import rebuild
+from tensorpack._layout import PLAIN, layout_of
 from tensorpack._move import record
 from tensorpack._pack import gather
 from tensorpack._polling import Poller
 from tensorpack._streams import Streams
-from tensorpack._trip import Trip
+from tensorpack._walk import Walk
 
 __all__ = ["Fetch", "Fetcher"]
 
@@ -26,12 +27,12 @@ class Fetch(Generic[T]):
 
     def __init__(
         self,
-        trip: Trip,
+        value: T,
         leaves: Sequence[Any],
-        events: Sequence[torch.Event],
         polls: Poller,
+        events: Sequence[torch.Event] = (),
     ) -> None:
-        self._trip: Trip = trip
+        self._value = value
         self._leaves = leaves
         self._events = events
         self._polls = polls
@@ -43,6 +44,8 @@ class Fetch(Generic[T]):
     def result(self, *, numpy: bool = False) -> T:
         """Block the host until the copies are done, and give the payload on the host.
 
+        The leaves carry no gradients.
+
         Args:
             numpy: give each tensor as an array of the same memory. Dtypes that numpy
                 lacks (bfloat16, float8) stay tensors.
@@ -50,8 +53,7 @@ class Fetch(Generic[T]):
         for event in self._events:
             event.synchronize()
         leaves = [_as_array(leaf) for leaf in self._leaves] if numpy else self._leaves
-        twin: T = self._trip.rebuild(leaves)
-        return twin
+        return rebuild(self._value, leaves)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for the result without blocking the running loop."""
@@ -76,23 +78,22 @@ class Fetcher:
         self._streams = streams
         self._device = device
         self._polls = polls
-        self._stream: torch.Stream | None = None
+        self._stream = streams.new(0)
 
-    def fetch(self, trip: Trip, after: torch.Stream) -> Fetch[Any]:
-        """Queue the copies of a trip behind what `after` has queued."""
-        if self._stream is None:
-            self._stream = self._streams.new(0)
+    def fetch(
+        self, found: Walk, after: torch.Stream
+    ) -> tuple[list[Any], Poller, tuple[torch.Event, ...]]:
+        """Queue the copies of walked leaves behind what `after` has queued."""
         stream = self._stream
-        unique = {id(leaf): leaf for leaf in trip.leaves}
+        unique = {id(leaf): leaf for leaf in found.leaves}
         with self._streams.entered(stream), torch.no_grad():
             self._streams.record(after).wait(stream)
             new = self._queue(list(unique.values()))
             ready = self._streams.record(stream)
         # The sources are read by the fetch stream: the allocator must know.
-        record(trip.leaves, stream, root=trip.root, key_of=trip.key_of)
+        record(found.leaves, stream, root=found.root, key_of=found.key_of)
         by_id = dict(zip(unique, new, strict=True))
-        leaves = [by_id[id(leaf)] for leaf in trip.leaves]
-        return Fetch(trip, leaves, (ready,), self._polls)
+        return [by_id[id(leaf)] for leaf in found.leaves], self._polls, (ready,)
 
     def _queue(self, leaves: Sequence[Any]) -> list[Any]:
         """Copy small leaves through one buffer, the others one by one."""
@@ -104,7 +105,7 @@ class Fetcher:
 
     def _to_host(self, leaf: Any) -> Any:
         """Copy one leaf: into pinned memory if its bytes are all there is to it."""
-        plain = type(leaf) is Tensor and leaf.layout is torch.strided
+        plain = type(leaf) in PLAIN and leaf.layout is torch.strided
         if not plain or leaf.is_nested or leaf.is_quantized:
             move = leaf.to if hasattr(leaf, "to") else leaf.to_device
             return move("cpu")

@@ -35,7 +35,7 @@ def plan_class(
     corrections: Mapping[str, object],
     notes: tuple[str, ...],
 ) -> ClassPlan:
-    """Describe a class that attrs or `dataclasses` has made.
+    """Describe a class that attrs, `dataclasses` or msgspec has made.
 
     Args:
         cls: the class.

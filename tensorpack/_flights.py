@@ -55,7 +55,13 @@ class Flight:
 
 
 class Flights:
-    """The payloads in flight of one copy stream; bounded."""
+    """The payloads in flight of one copy stream; bounded.
+
+    Attributes:
+        limit: how many there may be.
+        blocked: how often the host had to wait for room.
+        open: the payloads in flight, the oldest first.
+    """
 
     def __init__(
         self, limit: int, record: Callable[[torch.Stream], torch.Event]
@@ -63,18 +69,15 @@ class Flights:
         self.limit = limit
         self.blocked = 0
         self._record = record
-        self._flights: list[Flight] = []
+        self.open: list[Flight] = []
         self._reading: dict[StreamId, Flight] = {}
         self._changed = threading.Condition()
-
-    def __len__(self) -> int:
-        return len(self._flights)
 
     def add(self, ready: torch.Event, owner: object) -> Flight:
         """Enter a started payload."""
         flight = Flight(ready, owner)
         with self._changed:
-            self._flights.append(flight)
+            self.open.append(flight)
         return flight
 
     def hand_out(self, flight: Flight, consumer: torch.Stream, key: StreamId) -> None:
@@ -90,13 +93,13 @@ class Flights:
     def reap(self) -> None:
         """Forget the payloads that every consumer is past."""
         with self._changed:
-            self._flights = [f for f in self._flights if not f.is_past()]
+            self.open = [f for f in self.open if not f.is_past()]
 
     def full(self) -> bool:
         """Tell whether `start` would have to block."""
-        if len(self._flights) >= self.limit:
+        if len(self.open) >= self.limit:
             self.reap()
-        return len(self._flights) >= self.limit
+        return len(self.open) >= self.limit
 
     def make_room(self) -> None:
         """Block the host until one more payload may start.
@@ -105,9 +108,8 @@ class Flights:
             HandoffError: everything in flight is still to be handed out, and nobody
                 does it.
         """
-        if not self.full():
-            return
-        self.blocked += 1
+        if self.full():
+            self.blocked += 1
         while self.full():
             event = self.oldest()
             if event is None:
@@ -118,7 +120,7 @@ class Flights:
     def oldest(self) -> torch.Event | None:
         """Give the event after which the first payload that was handed out is past."""
         with self._changed:
-            for flight in self._flights:
+            for flight in self.open:
                 for key, reader in list(flight.readers.items()):
                     # No later payload has proven it past, so ask its reader now.
                     flight.proven_after(key, self._record(reader))

@@ -1,15 +1,15 @@
 """A payload on its way, and the counters of what has gone that way."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 import attrs
 import torch
-from torch import Tensor
 
 from tensorpack._flights import Flight
 from tensorpack._move import record
 from tensorpack._polling import Poller
+from tensorpack._queue import Queued
 from tensorpack.errors import HandoffError
 
 __all__ = ["Counters", "Handoff", "record_handoff"]
@@ -42,8 +42,8 @@ class Handoff(Generic[T]):
     """A payload on its way: what `start` gives and `wait` resolves.
 
     Attributes:
-        buffers: the packed buffers, each recorded on each consumer.
-        alone: the leaves that are in no buffer, recorded too.
+        value: the payload on the device; read it through `wait`.
+        queued: the blocks that are recorded on each consumer.
         events: what each consumer waits for.
         flight: its place among the payloads in flight.
     """
@@ -53,30 +53,25 @@ class Handoff(Generic[T]):
         "_hand_out",
         "_polls",
         "_taken",
-        "_value",
-        "alone",
-        "buffers",
         "events",
         "flight",
+        "queued",
+        "value",
     )
 
     def __init__(
         self,
         value: T,
         polls: Poller,
-        hand_out: Callable[["Handoff[Any]", torch.Stream | None], None] | None,
-        *,
-        buffers: Sequence[Tensor] = (),
-        alone: Sequence[Any] = (),
-        events: Sequence[torch.Event] = (),
+        hand_out: Callable[["Handoff[Any]", torch.Stream | None], None] | None = None,
+        queued: Queued | None = None,
     ) -> None:
-        self._value: T | None = value
+        self.value = value
         self._polls = polls
         self._hand_out = hand_out
         self._taken = False
-        self.buffers = buffers
-        self.alone = alone
-        self.events = events
+        self.queued = queued
+        self.events: list[torch.Event] = [] if queued is None else [queued.ready]
         self.flight: Flight | None = None
 
     def wait(self, stream: torch.Stream | None = None) -> T:
@@ -109,15 +104,13 @@ class Handoff(Generic[T]):
             )
         if self._hand_out is not None:
             self._hand_out(self, stream)
-        value: Any = self._value
-        found: T = value
-        return found
+        return self.value
 
     def take(self, stream: torch.Stream | None = None) -> T:
         """Do what `wait` does, and forget the payload: only the caller holds it."""
         value = self.wait(stream)
-        self._value, self._taken = None, True
-        self.buffers = self.alone = ()
+        self._taken, self.queued = True, None
+        del self.value
         return value
 
     def done(self) -> bool:
@@ -134,9 +127,22 @@ class Handoff(Generic[T]):
         return self._polls.until(self.events).__await__()
 
 
-def record_handoff(handoff: Handoff[Any], consumer: torch.Stream) -> int:
-    """Record a consumer on each block of a handoff, each once."""
-    for buffer in handoff.buffers:
-        buffer.record_stream(consumer)
-    count = len(handoff.buffers)
-    return count + record(handoff.alone, consumer) if handoff.alone else count
+def record_handoff(handoff: Handoff[Any], consumer: torch.Stream, *, own: bool) -> int:
+    """Record a consumer on each block of a handoff, each once.
+
+    Args:
+        handoff: what is handed out.
+        consumer: who reads it.
+        own: whether the consumer is the stream that the new blocks belong to.
+    """
+    queued = handoff.queued
+    if queued is None:
+        return 0
+    count = 0
+    if not own:
+        for buffer in queued.buffers:
+            buffer.record_stream(consumer)
+        count = len(queued.buffers)
+        if queued.alone:
+            count += record(queued.alone, consumer)
+    return count + record(queued.resident, consumer) if queued.resident else count

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from torch._guards import TracingContext
+
 from tensorpack._build import HELPERS
 from tensorpack._compile import compile_functions
 from tensorpack._lifetime import PLAN
@@ -26,33 +28,54 @@ def install(cls: type, plan: ClassPlan, methods: Mapping[str, object]) -> None:
 
 def _defer(cls: Any, plan: ClassPlan) -> None:
     """Install traversals that compile the real ones when they are first used."""
+    made: dict[str, types.FunctionType] = {}
+    made_keyed: dict[str, types.FunctionType] = {}
 
-    def compiled(source: Source, title: str) -> dict[str, types.FunctionType]:
-        names = {**HELPERS, **source.globals}
-        return compile_functions(
-            source.text, names, cls.__module__, cls.__qualname__, title
-        )
+    def make() -> None:
+        made.update(_compiled(cls, write(plan), "generated"))
+        _replace(cls, leaves=made["leaves"], rebuild=made["rebuild"])
 
-    def compile_now() -> None:
-        made = compiled(write(plan), "generated")
-        cls.__tensorpack_leaves__ = made["leaves"]
-        cls.__tensorpack_rebuild__ = made["rebuild"]
+    def make_keyed() -> None:
+        made_keyed.update(_compiled(cls, write_keyed(plan), "keyed"))
+        _replace(cls, keyed=made_keyed["leaves"])
+
+    # `torch.compile` runs these two while it traces, and does not look inside.
+    for function in (make, make_keyed):
+        setattr(function, "_dynamo_marked_constant", True)  # noqa: B010  # no attribute
 
     def leaves(self: object, walk: object, at: str) -> None:
-        compile_now()
-        cls.__tensorpack_leaves__(self, walk, at)
+        make()
+        made["leaves"](self, walk, at)
 
     def keyed(self: object, walk: object, at: str) -> None:
-        cls.__tensorpack_keyed__ = compiled(write_keyed(plan), "keyed")["leaves"]
-        cls.__tensorpack_keyed__(self, walk, at)
+        make_keyed()
+        made_keyed["leaves"](self, walk, at)
 
     def rebuild(self: object, build: object) -> object:
-        compile_now()
-        return cls.__tensorpack_rebuild__(self, build)
+        make()
+        return made["rebuild"](self, build)
 
     cls.__tensorpack_leaves__ = leaves
     cls.__tensorpack_keyed__ = keyed
     cls.__tensorpack_rebuild__ = rebuild
+
+
+def _compiled(cls: type, source: Source, title: str) -> dict[str, types.FunctionType]:
+    """Compile the functions of a class's source."""
+    names = {**HELPERS, **source.globals}
+    return compile_functions(
+        source.text, names, cls.__module__, cls.__qualname__, title
+    )
+
+
+def _replace(cls: type, **traversals: types.FunctionType) -> None:
+    """Put the real traversals in place, unless somebody relies on what is there.
+
+    `torch.compile` does while it traces: what it has seen must still hold afterwards.
+    """
+    if TracingContext.try_get() is None:
+        for name, function in traversals.items():
+            setattr(cls, f"__tensorpack_{name}__", function)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import collections
 import enum
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -14,15 +15,21 @@ from tensorpack._structs import is_named_tuple
 from tensorpack.errors import UndecoratedError
 
 __all__ = [
+    "BASE",
     "Kind",
     "has_leaves",
+    "is_builtin",
     "is_leaf_class",
     "is_payload",
+    "items_of",
     "kind_of",
     "mappings",
     "payload_plan",
     "sequences",
 ]
+
+BASE = "__tensorpack_base__"
+"""Marks the typed base: what derives from it is a payload, or should have been one."""
 
 sequences = frozenset({list, tuple, collections.deque})
 mappings = frozenset({dict, collections.OrderedDict, collections.defaultdict})
@@ -41,10 +48,19 @@ class Kind(enum.Enum):
 
 def kind_of(value: object) -> Kind:
     """Tell what a value is."""
-    cls = type(value)
     if isinstance(value, Tensor):
         return Kind.LEAF
-    if getattr(cls, PLAN, None) is not None:
+    kind = _kind_of_class(type(value))
+    if kind is not None:
+        return kind
+    if isinstance(value, SupportsLifetime):
+        return Kind.LEAF
+    return Kind.HOST if is_host_value(value) else Kind.UNKNOWN
+
+
+def _kind_of_class(cls: type) -> Kind | None:
+    """Tell what every value of a class is; None if that depends on the value."""
+    if getattr(cls, PLAN, None) is not None or hasattr(cls, BASE):
         return Kind.PAYLOAD
     if is_host_class(cls):
         return Kind.HOST
@@ -52,9 +68,11 @@ def kind_of(value: object) -> Kind:
         return Kind.ADAPTED
     if cls in mappings or cls in sequences or is_named_tuple(cls):
         return Kind.CONTAINER
-    if owns_lifetime(cls) or isinstance(value, SupportsLifetime):
-        return Kind.LEAF
-    return Kind.HOST if is_host_value(value) else Kind.UNKNOWN
+    return Kind.LEAF if owns_lifetime(cls) else None
+
+
+# `torch.compile` asks this once for each class, and does not look inside.
+setattr(_kind_of_class, "_dynamo_marked_constant", True)  # noqa: B010  # no attribute
 
 
 def has_leaves(value: object) -> bool:
@@ -71,7 +89,7 @@ def is_leaf_class(cls: type) -> bool:
         return True
     moves = hasattr(cls, "to_device") or hasattr(cls, "to")
     records = callable(getattr(cls, "record_stream", None))
-    return moves and records and not hasattr(cls, PLAN)
+    return moves and records and not hasattr(cls, PLAN) and not hasattr(cls, BASE)
 
 
 def is_payload(value: object) -> bool:
@@ -100,3 +118,20 @@ def payload_plan(cls: type, key: str = "") -> Any:
         remade=base is not None and not above,
         key=key,
     )
+
+
+def is_builtin(value: object) -> bool:
+    """Tell whether nobody could decorate the class of a value."""
+    return type(value).__module__ == "builtins" or isinstance(value, Tensor)
+
+
+def items_of(value: Any) -> Iterator[tuple[str, object]]:
+    """Iterate the items of a container with the text that addresses each."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield f"[{name!r}]", item
+    elif hasattr(type(value), "_fields"):
+        yield from zip((f".{n}" for n in value._fields), value, strict=True)
+    else:
+        for index, item in enumerate(value):
+            yield f"[{index}]", item

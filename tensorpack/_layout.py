@@ -18,6 +18,7 @@ from torch import Tensor
 __all__ = [
     "ALIGNMENT",
     "LARGEST_PACK",
+    "PLAIN",
     "UNITS",
     "Layout",
     "Pack",
@@ -29,6 +30,8 @@ __all__ = [
 ALIGNMENT = 256
 LARGEST_PACK = 4 << 20
 """Bytes of the largest pack, so that one kept leaf does not hold much more alive."""
+PLAIN: set[type] = {Tensor}
+"""Classes whose tensors are their bytes and nothing else. A test kit adds its own."""
 
 
 @attrs.frozen
@@ -112,7 +115,7 @@ def layout_of(leaves: Sequence[Any], below: int, *, on: torch.device = _HOST) ->
 def _is_packable(leaf: Any, below: int, on: torch.device) -> bool:
     """Tell whether a leaf may travel in a pack: a plain, small, strided tensor."""
     return (
-        type(leaf) is Tensor
+        type(leaf) in PLAIN
         and leaf.layout is torch.strided
         and not leaf.is_nested
         and leaf.device == on
@@ -125,10 +128,10 @@ def _is_packable(leaf: Any, below: int, on: torch.device) -> bool:
 def _parts(small: list[int], leaves: Sequence[Tensor]) -> list[list[int]]:
     """Cut the leaves into packs of bounded size."""
     parts: list[list[int]] = []
-    filled = LARGEST_PACK
+    filled = 0
     for index in small:
         room = _room(leaves[index]) * leaves[index].element_size()
-        if filled + room > LARGEST_PACK:
+        if not parts or filled + room > LARGEST_PACK:
             parts.append([])
             filled = 0
         parts[-1].append(index)
@@ -182,9 +185,11 @@ def text(layout: Layout) -> str:
     for number, pack in enumerate(layout.packs):
         lines += [f"    {line}" for line in _pack_lines(number, pack)]
     news = [f"y{i}" if i in packed else "None" for i in range(layout.count)]
-    buffers = [f"buffer{n}" for n in range(len(layout.packs))]
+    numbers = range(len(layout.packs))
+    hosts = ", ".join(f"host{n}" for n in numbers)
+    buffers = ", ".join(f"buffer{n}" for n in numbers)
     lines.append(
-        f"    return [{', '.join(news)}], [{', '.join(buffers)}], {layout.alone}"
+        f"    return [{', '.join(news)}], [{hosts}], [{buffers}], {layout.alone}"
     )
     return "\n".join(lines) + "\n"
 
@@ -194,7 +199,7 @@ def _pack_lines(number: int, pack: Pack) -> list[str]:
     host, buffer = f"host{number}", f"buffer{number}"
     unit = _cheapest_unit(pack)
     lines = _gather_by_dtype(host, pack) if unit is None else _gather(host, pack, unit)
-    lines.append(f"{buffer} = {host}.to(device, None, True)")
+    lines.append(f"{buffer} = {host}.to(device, non_blocking=True)")
     before = 0
     for dtype, nbytes, slots in pack.groups:
         after = pack.nbytes - before - nbytes

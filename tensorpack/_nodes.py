@@ -4,7 +4,6 @@
 """
 
 import enum
-import functools
 from collections.abc import Callable, Iterator, Mapping
 
 import attrs
@@ -286,6 +285,9 @@ class ClassPlan:
         notes: what a reader of the plan should know.
         namespace: where the class's own annotations were looked up.
         corrections: annotations given to `payload(fields=...)` for this class.
+        by_name: the fields by their names.
+        payload_keys: names of the fields that travel.
+        host_keys: names of the fields that stay.
     """
 
     cls: type
@@ -296,22 +298,22 @@ class ClassPlan:
     notes: tuple[str, ...]
     namespace: Namespace = attrs.field(repr=False)
     corrections: Mapping[str, object] = attrs.field(factory=dict, repr=False)
+    by_name: Mapping[str, FieldPlan] = attrs.field(init=False, repr=False)
+    payload_keys: tuple[str, ...] = attrs.field(init=False, repr=False)
+    host_keys: tuple[str, ...] = attrs.field(init=False, repr=False)
 
-    @functools.cached_property
-    def payload_keys(self) -> tuple[str, ...]:
-        """Names of the fields that travel."""
+    @by_name.default
+    def _by_name(self) -> Mapping[str, FieldPlan]:
+        return {f.name: f for f in self.fields}
+
+    @payload_keys.default
+    def _payload_keys(self) -> tuple[str, ...]:
         return tuple(f.name for f in self.fields if travels(f.node))
 
-    @functools.cached_property
-    def host_keys(self) -> tuple[str, ...]:
-        """Names of the fields that stay."""
+    @host_keys.default
+    def _host_keys(self) -> tuple[str, ...]:
         return tuple(
             f.name
             for f in self.fields
             if not travels(f.node) and not isinstance(f.node, (Reset, Shadowed))
         )
-
-    @functools.cached_property
-    def by_name(self) -> Mapping[str, FieldPlan]:
-        """The fields by their names."""
-        return {f.name: f for f in self.fields}

@@ -18,8 +18,8 @@ from tensorpack._layout import UNITS, Layout, Pack, layout_of, text
 __all__ = ["Packer", "gather"]
 
 Pinned = Callable[[int, torch.dtype], Tensor]
-Packed = tuple[list[Any], list[Tensor], tuple[int, ...]]
-"""The new leaves, the device buffers, and the indexes of the leaves that go alone."""
+Packed = tuple[list[Any], list[Tensor], list[Tensor], tuple[int, ...]]
+"""New leaves, pinned buffers, device buffers, indexes of the leaves that go alone."""
 
 _split = torch.unsafe_split_with_sizes
 
@@ -72,7 +72,7 @@ class Packer:
         """Look up what is known of the layout of leaves."""
         try:
             key: Hashable = tuple(
-                [(x.__class__, x.shape, x.dtype, x.is_cpu) for x in leaves]
+                [(type(x), x.shape, x.dtype, x.is_cpu) for x in leaves]
             )
         except (AttributeError, RuntimeError):
             return _Entry(None)
@@ -154,13 +154,13 @@ def _run(
 ) -> Packed:
     """Move the packs of a layout by a plain loop."""
     new: list[Any] = [None] * layout.count
-    buffers = []
+    hosts, buffers = [], []
     for pack in layout.packs:
-        host = pinned(pack.nbytes, torch.uint8)
-        _fill(pack, host, leaves)
-        buffers.append(host.to(device, non_blocking=True))
+        hosts.append(pinned(pack.nbytes, torch.uint8))
+        _fill(pack, hosts[-1], leaves)
+        buffers.append(hosts[-1].to(device, non_blocking=True))
         _cut(pack, buffers[-1], new)
-    return new, buffers, layout.alone
+    return new, hosts, buffers, layout.alone
 
 
 def gather(

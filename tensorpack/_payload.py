@@ -1,6 +1,5 @@
 """The decorator and the typed base: wires the rooms together, sets the mark last."""
 
-import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
@@ -9,7 +8,7 @@ import attrs
 import torch
 
 from tensorpack._build import prepared, rebuild
-from tensorpack._classes import check_class
+from tensorpack._classes import check_class, declared_fields, is_made
 from tensorpack._fields import plan_class
 from tensorpack._functions import moved_twin
 from tensorpack._install import install, restored_on_error
@@ -17,6 +16,7 @@ from tensorpack._kinds import payload_plan
 from tensorpack._lifetime import PLAN
 from tensorpack._move import check_methods, pinned, record
 from tensorpack._repr import payload_repr
+from tensorpack._tracing import let_trace_init
 from tensorpack._walk import walk
 from tensorpack.errors import DefinitionError
 
@@ -35,6 +35,7 @@ class Payload:
     __slots__ = ()
     # Lets type checkers accept payloads in `attrs.fields` and its kin.
     __attrs_attrs__: ClassVar[Any]
+    __tensorpack_base__ = True
 
     def to_device(
         self, device: torch.device | str | int, non_blocking: bool = False
@@ -58,7 +59,6 @@ class Payload:
             Copies are queued on the current stream of `device`. Order and lifetime
             across streams are the caller's, or `CopyStream`'s.
         """
-        payload_plan(type(self))  # a class that only derives from `Payload` has none
         return moved_twin(self, device, non_blocking=non_blocking)
 
     def record_stream(self, stream: torch.Stream, /) -> None:
@@ -75,7 +75,6 @@ class Payload:
             after `stream` waits for the copy, and before the payload is dropped. The
             host does not block.
         """
-        payload_plan(type(self))
         found = walk(self)
         record(found.recordable(), stream, root=found.root, key_of=found.key_of)
 
@@ -103,7 +102,6 @@ class Payload:
 
         Leaves on a device stay as they are. `DataLoader(pin_memory=True)` calls this.
         """
-        payload_plan(type(self))
         value, found = prepared(self)
         check_methods(found.leaves, "pin_memory", found.root, found.key_of)
         twin: Self = rebuild(value, pinned(found.leaves))
@@ -165,8 +163,8 @@ def payload(
 
     On a plain class it makes the attrs class first, with the options of
     `attrs.define` (`eq` and `order` off: `Tensor == Tensor` is no truth value). Over a
-    class that attrs or `dataclasses` has made, and for `payload(TheirClass)`, it only
-    adds the methods.
+    class that attrs, `dataclasses` or msgspec has made, and for `payload(TheirClass)`,
+    it only adds the methods.
 
     Args:
         cls: the class.
@@ -213,7 +211,7 @@ def _make(
             problem="it is a payload already",
             remedy="Decorate it once.",
         )
-    adopted = "__attrs_attrs__" in vars(cls) or "__dataclass_fields__" in vars(cls)
+    adopted = is_made(cls)
     if adopted:
         _check_fields(cls)
     _check_keep(cls, keep)
@@ -221,7 +219,7 @@ def _make(
     if adopted and options:
         raise DefinitionError(
             cls=cls.__qualname__,
-            problem="attrs or `dataclasses` has made it already, so "
+            problem="attrs, `dataclasses` or msgspec has made it already, so "
             f"{_listed(options)} cannot apply",
             remedy="Give the options to the decorator that makes the class.",
         )
@@ -230,6 +228,7 @@ def _make(
         _check_fields(made)
         methods, notes = _methods(made, keep)
         install(made, plan_class(made, _enclosing(made), corrections, notes), methods)
+    let_trace_init(made)
     return made
 
 
@@ -301,9 +300,8 @@ def _methods(
         if owner is None:
             methods[name] = vars(Payload)[name]
         elif name not in keep:
-            notes.append(
-                f"`{name}` is left out: `{owner.__name__}` uses the name itself"
-            )
+            uses = f"`{owner.__name__}` uses the name itself"
+            notes.append(f"`{name}` is left out: {uses}")
     return methods, tuple(notes)
 
 
@@ -327,10 +325,8 @@ def _defines(cls: type, name: str) -> bool:
 
 
 def _field_names(cls: type) -> set[str]:
-    """Name the fields of a class that attrs or `dataclasses` has made."""
-    if attrs.has(cls):
-        return {a.name for a in attrs.fields(cls)}
-    return {f.name for f in dataclasses.fields(cls)}
+    """Name the fields of a class that has been made."""
+    return {field.name for field in declared_fields(cls)}
 
 
 def _enclosing(cls: type) -> dict[str, object]:

@@ -25,11 +25,15 @@ _NAP = 0.001
 
 
 class Poller:
-    """Waits for events on behalf of coroutines, with one helper thread at most."""
+    """Waits for events on behalf of coroutines, with one helper thread at most.
+
+    Attributes:
+        paused_by: how often each thread has paused, by its number.
+    """
 
     def __init__(self) -> None:
         self._helper: ThreadPoolExecutor | None = None
-        self._paused_by: dict[int, int] = {}
+        self.paused_by: dict[int, int] = {}
         self._running = threading.Condition()
 
     @contextmanager
@@ -37,20 +41,15 @@ class Poller:
         """Ask no event anything until the block ends."""
         me = threading.get_ident()
         with self._running:
-            self._paused_by[me] = self._paused_by.get(me, 0) + 1
+            self.paused_by[me] = self.paused_by.get(me, 0) + 1
         try:
             yield
         finally:
             with self._running:
-                self._paused_by[me] -= 1
-                if not self._paused_by[me]:
-                    del self._paused_by[me]
+                self.paused_by[me] -= 1
+                if not self.paused_by[me]:
+                    del self.paused_by[me]
                 self._running.notify_all()
-
-    @property
-    def paused(self) -> bool:
-        """Tell whether polling is paused."""
-        return bool(self._paused_by)
 
     def await_running(self, call: str) -> None:
         """Block until nobody pauses; on the pausing thread that would be for ever.
@@ -58,28 +57,30 @@ class Poller:
         Raises:
             HandoffError: the calling thread itself has paused.
         """
-        if not self._paused_by:
+        if not self.paused_by:
             return
-        if threading.get_ident() in self._paused_by:
+        if threading.get_ident() in self.paused_by:
             raise HandoffError(
                 call=call,
                 problem="this thread has paused the copy stream",
                 remedy="Transfer before or after the `pause()` block.",
             )
         with self._running:
-            self._running.wait_for(lambda: not self._paused_by)
+            self._running.wait_for(lambda: not self.paused_by)
 
     def all_done(self, events: Iterable[torch.Event]) -> bool:
         """Tell whether events are done; while paused, say no."""
-        return not self._paused_by and all(event.query() for event in events)
+        return not self.paused_by and all(event.query() for event in events)
 
     async def until(self, events: Sequence[torch.Event]) -> None:
         """Wait for events without blocking the running loop."""
         for _ in range(_YIELDS):
-            if self.all_done(events):
+            if events and self.all_done(events):
                 return
             await asyncio.sleep(0)
-        while self._paused_by:  # noqa: ASYNC110  # threads pause, not coroutines
+        if not events:
+            return
+        while self.paused_by:  # noqa: ASYNC110  # threads pause, not coroutines
             await asyncio.sleep(_NAP)
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, thread_name_prefix="tensorpack")
@@ -90,7 +91,7 @@ class Poller:
     def _synchronize(self, events: Sequence[torch.Event]) -> None:
         """Wait on the helper thread; look again and again while paused."""
         for event in events:
-            while self._paused_by:
+            while self.paused_by:
                 time.sleep(_NAP)
             event.synchronize()
 

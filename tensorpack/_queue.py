@@ -12,9 +12,9 @@ from torch import Tensor
 from tensorpack._move import moved
 from tensorpack._opened import owned_tensors
 from tensorpack._pack import Packer
-from tensorpack._staging import Stager
+from tensorpack._staging import PinnedPool, Stager
 from tensorpack._streams import Streams
-from tensorpack.errors import CaptureError
+from tensorpack.errors import CaptureError, LeafError
 
 __all__ = ["CopyQueue", "Queued", "copied"]
 
@@ -26,15 +26,15 @@ class Queued(NamedTuple):
         leaves: the new leaves, in the order of the old ones.
         buffers: the packed buffers, each to be recorded on a consumer.
         alone: the new leaves that are in no buffer, each to be recorded as well.
+        resident: leaves that were on the device already, to be recorded too.
         ready: recorded on the copy stream after the last copy.
-        resident: how many leaves were on the device already.
     """
 
     leaves: list[Any]
     buffers: list[Tensor]
-    alone: list[Any]
+    alone: Sequence[Any]
+    resident: Sequence[Any]
     ready: torch.Event
-    resident: int
 
 
 class CopyQueue:
@@ -60,10 +60,13 @@ class CopyQueue:
         self.stager = stager
         self._streams = streams
         self._device = device
-        self._retained: deque[tuple[torch.Event, list[Any]]] = deque()
+        self._staging = PinnedPool(streams)
+        self.retained: deque[tuple[torch.Event, list[Any]]] = deque()
+        self._last: torch.Event | None = None
         # Held while copies are queued, so that two threads' payloads do not interleave
-        # in the ring; bookkeeping has its own locks.
+        # in the ring; what is kept has a lock of its own, held for moments only.
         self._lock = threading.Lock()
+        self._keeping = threading.Lock()
 
     def put(
         self,
@@ -84,8 +87,9 @@ class CopyQueue:
             LeafError: no stream could be recorded on a leaf; the same.
         """
         alone: list[Any] = []
+        resident: list[Any] = []
         sources: list[Any] = []
-        resident = 0
+        hosts: list[Tensor] = []
         streams = self._streams
         entry = self.packer.find(leaves)
         if entry.move is None or entry.alone:
@@ -96,19 +100,26 @@ class CopyQueue:
             if streams.capturing():
                 raise CaptureError(call="start", stream="copy")
             try:
-                new, buffers, indexes = self.packer.pack(
-                    entry, leaves, self._device, streams.pinned
+                new, hosts, buffers, indexes = self.packer.pack(
+                    entry, leaves, self._device, self._staging.take
                 )
                 if indexes:
                     rest = [(index, leaves[index]) for index in indexes]
-                    resident = self._put_alone(rest, after, new, sources)
-                    alone = [new[index] for index in indexes]
+                    resident = [leaf for _, leaf in rest if self._has(leaf)]
+                    self._put_alone(rest, after, new, sources)
+                    alone = [new[i] for i, leaf in rest if not self._has(leaf)]
             finally:
                 # Also after an error: what was queued until then still reads.
-                ready = streams.record(self.stream)
+                ready = self._last = streams.record(self.stream)
+                self._staging.give_back(hosts, ready)
                 if sources:
-                    self._retained.append((ready, sources))
-        return Queued(new, buffers, alone, ready, resident)
+                    with self._keeping:
+                        self.retained.append((ready, sources))
+        return Queued(new, buffers, alone, resident, ready)
+
+    def _has(self, leaf: Any) -> bool:
+        """Tell whether a leaf is on the device already."""
+        return _device_of(leaf) == self._device
 
     def _put_alone(
         self,
@@ -116,15 +127,12 @@ class CopyQueue:
         after: torch.Stream | None,
         new: list[Any],
         sources: list[Any],
-    ) -> int:
-        """Queue each leaf that is in no pack; count those that are there already."""
-        resident = 0
+    ) -> None:
+        """Queue each leaf that is in no pack and not there already."""
         waited = False
         for index, leaf in rest:
-            where = _device_of(leaf)
-            if where == self._device:
+            if self._has(leaf):
                 new[index] = leaf
-                resident += 1
             elif isinstance(leaf, Tensor) and leaf.device.type == "cpu":
                 new[index], source = self.stager.move(leaf, self.stream)
                 if source is not None:
@@ -135,29 +143,33 @@ class CopyQueue:
                     waited = True
                 sources.append(leaf)
                 (new[index],) = moved([leaf], self._device, non_blocking=True)
-        return resident
 
     def reap(self) -> None:
         """Let go of what copies have read that are done."""
-        retained = self._retained
-        while retained and retained[0][0].query():
-            retained.popleft()
+        with self._keeping:
+            while self.retained and self.retained[0][0].query():
+                self.retained.popleft()
 
     def drain(self) -> None:
         """Block the host until every copy is done, and let everything go."""
-        while self._retained:
-            self._retained.popleft()[0].synchronize()
-
-    @property
-    def retained(self) -> int:
-        """Count the transfers whose sources are kept."""
-        return len(self._retained)
+        if self._last is not None:
+            self._last.synchronize()
+        self.reap()
 
 
 def _check_openable(leaves: Sequence[Any], key_of: Callable[[object], str]) -> None:
-    """Raise for a leaf that a consumer could not be recorded on."""
+    """Raise for a leaf that cannot be copied, or that nobody could be recorded on."""
     for leaf in leaves:
-        if leaf.__class__ is not Tensor and isinstance(leaf, Tensor):
+        if not isinstance(leaf, Tensor):
+            continue
+        if leaf.is_meta:
+            raise LeafError(
+                key=key_of(leaf),
+                found="a meta tensor",
+                problem="has no data to copy",
+                remedy="Fill it first, or leave it out of what travels.",
+            )
+        if leaf.__class__ is not Tensor:
             owned_tensors(key_of(leaf), leaf)
 
 

@@ -34,6 +34,7 @@ from tensorpack._twins import rebuild_text
 from tensorpack._words import (
     Key,
     Names,
+    function,
     guarded,
     indented,
     is_arm,
@@ -83,7 +84,7 @@ def _leaves(plan: ClassPlan, names: Names, *, keyed: bool) -> str:
         if field.may_lack and lines:
             lines = guarded(f"if hasattr(self, {quoted(field.name)}):", lines)
         body += lines
-    return "\n".join(["def leaves(self, walk, at):", *indented(body)]) + "\n"
+    return function("def leaves(self, walk, at):", body)
 
 
 def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[str]:
@@ -145,7 +146,9 @@ class _Leaves:
             case _:
                 wanted = "dict"
         test = is_container(node, x, self.names, negated=True)
-        return [f"if {test}: {self.walk}.wrong({x}, {key}, {quoted(wanted)})"]
+        return guarded(
+            f"if {test}:", [f"{self.walk}.wrong({x}, {key}, {quoted(wanted)})"]
+        )
 
     def _found(self, node: Node, x: str, key: Key) -> list[str]:
         """Write the lines for a value that is there, and of the right class."""
@@ -200,7 +203,8 @@ class _Leaves:
         for arm in arms:
             if isinstance(arm, Kept):
                 if arm.guard is Guard.DEVICE_TENSOR:
-                    return [*lines, f"else: {self.walk}.host_only({x}, {key})"]
+                    stays = f"{self.walk}.host_only({x}, {key})"
+                    return [*lines, *guarded("else:", [stays])]
                 continue
             test = is_arm(arm, x, self.names)
             if test not in tests:  # any payload goes by its own class
@@ -209,8 +213,8 @@ class _Leaves:
                 tests.add(test)
         types = next((a.types for a in arms if isinstance(a, Kept)), ())
         known = self.names.tuple(types)
-        lines.append(f"elif {x} is not None: {self.walk}.keep({x}, {key}, {known})")
-        return lines
+        keep = f"{self.walk}.keep({x}, {key}, {known})"
+        return [*lines, *guarded(f"elif {x} is not None:", [keep])]
 
 
 def _loop(counter: str, counted: str, plain: str, body: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ Two families of Python objects stand for the same streams (`torch.Stream` and
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -42,8 +42,9 @@ class Streams(Protocol):
     def entered(self, stream: torch.Stream) -> AbstractContextManager[object]:
         """Make a stream the current one of the calling thread."""
 
-    def capturing(self) -> bool:
-        """Tell whether the current stream of the calling thread is capturing."""
+    @property
+    def capturing(self) -> Callable[[], bool]:
+        """Tells whether the current stream of the calling thread is capturing."""
 
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Give a row of items in pinned host memory."""
@@ -71,7 +72,7 @@ class _Accelerator:
         self.device = device
         self._own = threading.local()
         module = getattr(torch, device.type)
-        self._capturing: Callable[[], bool] = getattr(
+        self.capturing: Callable[[], bool] = getattr(
             module, "is_current_stream_capturing", lambda: False
         )
 
@@ -92,16 +93,14 @@ class _Accelerator:
         As a context manager a stream keeps the state in the object, so one object
         must never be entered by two threads.
         """
-        own: dict[StreamId, torch.Stream] = self._own.__dict__.setdefault("by_id", {})
-        found = own.get(key := stream_id(stream))
+        own: dict[Any, torch.Stream] = self._own.__dict__  # numbers, no names
+        found = own.get(number := stream.stream_id)
         if found is None:
-            found = own[key] = torch.Stream(
-                stream_id=key[2], device_index=key[1], device_type=key[0]
+            kind, index, _ = stream_id(stream)
+            found = own[number] = torch.Stream(
+                stream_id=number, device_index=index, device_type=kind
             )
         return found
-
-    def capturing(self) -> bool:
-        return self._capturing()
 
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(count, dtype=dtype, pin_memory=True)

@@ -5,13 +5,22 @@ all is well, so they are made by a second, keyed walk when somebody asks. Values
 type is only known at run time are walked here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 from torch import Tensor
 
 from tensorpack._hosts import is_host_value
-from tensorpack._kinds import Kind, is_leaf_class, is_payload, kind_of, payload_plan
+from tensorpack._kinds import (
+    BASE,
+    Kind,
+    is_builtin,
+    is_leaf_class,
+    is_payload,
+    items_of,
+    kind_of,
+    payload_plan,
+)
 from tensorpack._lifetime import PLAN, adapter_of
 from tensorpack.errors import CycleError, LeafError
 
@@ -33,13 +42,12 @@ class Walk:
 
     Attributes:
         value: the object.
-        root: the name of its class if it is a payload, else "".
         keyed: whether (key, leaf) is collected instead of the leaf alone.
         leaves: the leaves that travel.
         hooked: whether a payload with `__payload_prepare__` was met.
     """
 
-    __slots__ = ("_aside", "_open", "add", "hooked", "keyed", "leaves", "root", "value")
+    __slots__ = ("_aside", "_open", "add", "hooked", "keyed", "leaves", "value")
 
     def __init__(self, value: Any, *, keyed: bool = False) -> None:
         self.value = value
@@ -47,14 +55,17 @@ class Walk:
         self.leaves: list[Any] = []
         self.add = self.leaves.append
         self.hooked = False
-        self._open: set[int] = set()
+        self._open: list[int] = []  # of few objects: a list is quicker than a set
         self._aside: Walk | None = None
-        cls = type(value)
-        self.root = cls.__qualname__ if hasattr(cls, PLAN) else ""
+
+    @property
+    def root(self) -> str:
+        """The name of the object's class if it is a payload, else ""."""
+        return type(self.value).__qualname__ if is_payload(self.value) else ""
 
     def run(self) -> None:
         """Walk the object."""
-        if self.root:
+        if is_payload(self.value):
             self.nested(self.value, "")
         elif isinstance(self.value, Entries):
             for name, entry in self.value.items():
@@ -106,21 +117,21 @@ class Walk:
             self.hooked = True
         if id(value) in self._open:
             self._raise_cycle(value, key)
-        self._open.add(id(value))
+        self._open.append(id(value))
         visit = cls.__tensorpack_keyed__ if self.keyed else cls.__tensorpack_leaves__
         visit(value, self, f"{key}." if key else "")
-        self._open.discard(id(value))
+        self._open.pop()
 
     def _refuse_unplanned(self, value: object, key: str) -> Never:
         """Raise for a value that is no payload, where one is declared."""
-        if is_payload(value):
+        if hasattr(type(value), PLAN) or hasattr(type(value), BASE):
             payload_plan(type(value), self._address(key) if key else "")
         self._raise(
             value,
             key,
             "stands where a payload is annotated",
             _CORRECT
-            if _is_builtin(value)
+            if is_builtin(value)
             else f"Decorate `{type(value).__name__}` with `@payload`, or correct the "
             "value or the annotation.",
         )
@@ -134,7 +145,7 @@ class Walk:
                 key,
                 "has no adapter, but its annotation has one",
                 _CORRECT
-                if _is_builtin(value)
+                if is_builtin(value)
                 else f"Write a `LifetimeAdapter[{type(value).__name__}]`, or correct "
                 "the value or the annotation.",
             )
@@ -166,25 +177,24 @@ class Walk:
                 return
             case Kind.UNKNOWN:
                 name = type(value).__name__
-                ways = f"Decorate `{name}` with `@payload`, write a "
-                ways += f"`LifetimeAdapter[{name}]`, or move it to a `HostOnly` field."
-                self._raise(
-                    value,
-                    key,
-                    "has no lifetime support",
-                    "Move it to a `HostOnly` field." if _is_builtin(value) else ways,
+                remedy = (
+                    f"Decorate `{name}` with `@payload`, write a "
+                    f"`LifetimeAdapter[{name}]`, or move it to a `HostOnly` field."
                 )
+                if is_builtin(value):
+                    remedy = "Move it to a `HostOnly` field."
+                self._raise(value, key, "has no lifetime support", remedy)
 
     def _dynamic_items(self, value: Any, key: str) -> None:
         """Walk the items of a container of any known class."""
         if id(value) in self._open:
             self._raise_cycle(value, key)
-        self._open.add(id(value))
+        self._open.append(id(value))
         if isinstance(value, dict):
             self._check_names(value, key)
-        for mark, item in _items(value):
+        for mark, item in items_of(value):
             self.dynamic(item, f"{key}{mark}")
-        self._open.discard(id(value))
+        self._open.pop()
 
     def _check_names(self, value: dict[object, object], key: str) -> None:
         """Raise for a leaf that is the key of a mapping."""
@@ -301,25 +311,8 @@ def a_class(cls: type) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} `{name}`"
 
 
-def _is_builtin(value: object) -> bool:
-    """Tell whether nobody could decorate the class of a value."""
-    return type(value).__module__ == "builtins" or isinstance(value, Tensor)
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _items(value: Any) -> Iterator[tuple[str, object]]:
-    """Iterate the items of a container with the text that addresses each."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield f"[{name!r}]", item
-    elif hasattr(type(value), "_fields"):
-        yield from zip((f".{n}" for n in value._fields), value, strict=True)
-    else:
-        for index, item in enumerate(value):
-            yield f"[{index}]", item
 
 
 def walk(value: Any) -> Walk:
@@ -329,8 +322,16 @@ def walk(value: Any) -> Walk:
         LeafError: something in it is not what its annotation says.
     """
     found = Walk(value)
-    found.run()
-    kinds = set(map(type, found.recordable()))
+    cls = type(value)
+    plan = getattr(cls, PLAN, None)
+    if plan is not None and plan.cls is cls:  # `nested`, spelled out: a call less
+        found.hooked = plan.hooked
+        found._open.append(id(value))
+        cls.__tensorpack_leaves__(value, found, "")
+    else:
+        found.run()
+    leaves = found.leaves if found._aside is None else found.recordable()
+    kinds = set(map(type, leaves))
     if kinds != _PLAIN:
         found.check(kinds)
     return found

@@ -21,9 +21,11 @@ from tensorpack._nodes import (
 )
 
 __all__ = [
+    "TAB",
     "WIDTH",
     "Key",
     "Names",
+    "function",
     "guarded",
     "indented",
     "is_arm",
@@ -33,7 +35,8 @@ __all__ = [
 ]
 
 TAB = "    "
-WIDTH = 84  # a line of 88, less the indent of a function's body
+WIDTH = 88
+_JOINT = "\0"  # where a line may be broken; no name or quoted string has it
 _SAFE = re.compile(r"[\w.\[\]' ]*")
 _TITLE = re.compile(r"[\w.<>\[\], ]*")
 _NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z_0-9]*")  # `__debug__` is a constant
@@ -61,6 +64,7 @@ _TAKEN = frozenset(
         "defaultdict",
         "deque",
         "isinstance",
+        "type",
         "hasattr",
         "len",
         "enumerate",
@@ -100,11 +104,23 @@ def indented(lines: Iterable[str]) -> list[str]:
 
 
 def guarded(head: str, body: list[str]) -> list[str]:
-    """Write a compound statement, on one line where its body is short and simple."""
-    line = f"{head} {body[0]}"
-    if len(body) == 1 and len(line) <= WIDTH and not body[0].startswith("if "):
-        return [line]
+    """Write a compound statement, on one line where its body is a simple one."""
+    if len(body) == 1 and not body[0].startswith("if "):
+        return [f"{head}{_JOINT}{body[0]}"]
     return [head, *indented(body)]
+
+
+def function(head: str, body: Iterable[str]) -> str:
+    """Write a function; compound statements that are too long get a second line."""
+    lines = [head]
+    for line in indented(body):
+        start, joint, rest = line.partition(_JOINT)
+        if joint and len(line) > WIDTH:
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += [start, f"{indent}{TAB}{rest}"]
+        else:
+            lines.append(line.replace(_JOINT, " "))
+    return "\n".join(lines) + "\n"
 
 
 @attrs.define
@@ -169,17 +185,17 @@ def is_container(node: Node, x: str, names: Names, *, negated: bool = False) -> 
     is_, in_ = ("is not", "not in") if negated else ("is", "in")
     match node:
         case Items(kind="Sequence"):
-            return f"{x}.__class__ {in_} sequences"
+            return f"type({x}) {in_} sequences"
         case Entries(kind="dict" | "Mapping"):
-            return f"{x}.__class__ {in_} mappings"
+            return f"type({x}) {in_} mappings"
         case Items(kind=kind) | Entries(kind=kind):
-            return f"{x}.__class__ {is_} {names.kind(kind)}"
+            return f"type({x}) {is_} {names.kind(kind)}"
         case Record(cls=cls):
-            return f"{x}.__class__ {is_} {names.of(cls, cls.__name__)}"
+            return f"type({x}) {is_} {names.of(cls, cls.__name__)}"
         case Fixed():
-            return f"{x}.__class__ {is_} tuple"
+            return f"type({x}) {is_} tuple"
         case _:
-            return f"{x}.__class__ {is_} dict"
+            return f"type({x}) {is_} dict"
 
 
 def is_arm(arm: Node, x: str, names: Names) -> str:

@@ -1,13 +1,16 @@
 """Ready adapters for foreign types, found by qualified name, never imported."""
 
 import copy
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tensorpack._hosts import is_host_value
 from tensorpack._lifetime import register_late, register_marked
+from tensorpack.errors import LeafError
 
 __all__: list[str] = []
 
@@ -124,6 +127,54 @@ def _rebuild_dict(value: Any, leaves: Sequence[Tensor]) -> Any:
     )
 
 
+# The `to` of transformers' encodings moves in place, and not all that is in lists.
+
+
+def _encoding_leaves(value: Any) -> list[Tensor]:
+    """List the tensors in a `BatchEncoding` or `BatchFeature`, at any depth."""
+    return list(_tensors_in(value.data, type(value).__name__))
+
+
+def _tensors_in(value: Any, key: str) -> Iterator[Tensor]:
+    """Iterate the tensors in plain containers; raise for what nobody can look into."""
+    if isinstance(value, Tensor):
+        yield value
+    elif type(value) is dict:
+        for name, item in value.items():
+            yield from _tensors_in(item, f"{key}[{name!r}]")
+    elif type(value) in (list, tuple):
+        for index, item in enumerate(value):
+            yield from _tensors_in(item, f"{key}[{index}]")
+    elif not is_host_value(value):
+        raise LeafError(
+            key=key,
+            found=f"the `{type(value).__name__}`",
+            problem="has no lifetime support",
+            remedy="Take it out, or convert it to tensors.",
+        )
+
+
+def _rebuild_encoding(value: Any, leaves: Sequence[Tensor]) -> Any:
+    """Make a `BatchEncoding` or `BatchFeature` with new tensors."""
+    new = copy.copy(value)
+    new.data = _with_tensors(value.data, iter(leaves))
+    return new
+
+
+def _with_tensors(value: Any, leaves: Iterator[Tensor]) -> Any:
+    """Make the containers of tensors anew, with new tensors; the rest is the same."""
+    if isinstance(value, Tensor):
+        return next(leaves)
+    if type(value) is dict:
+        twin = {name: _with_tensors(item, leaves) for name, item in value.items()}
+        return twin if any(twin[name] is not value[name] for name in value) else value
+    if type(value) in (list, tuple):
+        items = [_with_tensors(item, leaves) for item in value]
+        changed = any(map(operator.is_not, items, value))
+        return type(value)(items) if changed else value
+    return value
+
+
 register_late(
     "torch.nn.utils.rnn.PackedSequence", leaves=_packed_leaves, rebuild=_rebuild_packed
 )
@@ -144,5 +195,10 @@ register_late(
 )
 for _base in ("tensordict.base.TensorDictBase", "tensordict.tensorclass.TensorClass"):
     register_late(_base, leaves=_dict_leaves, rebuild=_rebuild_dict)
+for _encoding in (
+    "transformers.tokenization_utils_base.BatchEncoding",
+    "transformers.feature_extraction_utils.BatchFeature",
+):
+    register_late(_encoding, leaves=_encoding_leaves, rebuild=_rebuild_encoding)
 # A class decorated with `@tensorclass` has no base to be known by.
 register_marked("_is_tensorclass", leaves=_dict_leaves, rebuild=_rebuild_dict)

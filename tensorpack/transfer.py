@@ -10,35 +10,37 @@ too large for a pack is read by DMA itself, so it must not be overwritten before
 handoff is done.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
-from torch import Tensor
 
 from tensorpack import _streams
+from tensorpack._build import prepared, rebuild
 from tensorpack._fetch import Fetch, Fetcher
 from tensorpack._flights import Flights
+from tensorpack._functions import entries_of, merged
 from tensorpack._handoff import Counters, Handoff, record_handoff
 from tensorpack._pack import Packer
 from tensorpack._polling import Poller
 from tensorpack._queue import CopyQueue, copied
 from tensorpack._staging import SLOT, Stager
 from tensorpack._streams import StreamId, Streams, stream_id, with_index
-from tensorpack._trip import Trip, trip_of
+from tensorpack._walk import Walk, walk
 from tensorpack.errors import CaptureError, HandoffError, StreamError
 
 __all__ = ["CopyStream", "Counters", "Fetch", "Handoff"]
 
 T = TypeVar("T")
 
-PACK_BELOW = 128 << 10
+PACK_BELOW = 256 << 10
 """Bytes under which a leaf is packed.
 
 On an H200 eight pageable leaves of 64 KB took 0.30 of the host time of moving them one
-by one, and of 128 KB 0.56; pinned ones 0.60 and 1.12.
+by one, of 128 KB 0.56 and of 256 KB 0.62; pinned ones, which need no staging when they
+go alone, 0.60, 1.12 and 1.20. Most sources are pageable.
 """
 
 
@@ -93,6 +95,7 @@ class CopyStream:
             return
         self.stream = self._streams.new(priority) if stream is None else stream
         self._check_device(self.stream)
+        self._id = stream_id(self.stream)
         self._queue = CopyQueue(
             self._streams,
             self.device,
@@ -132,89 +135,78 @@ class CopyStream:
             immutability; `wait` keeps order and device lifetime.
         """
         self._check_open("start")
-        trip = trip_of(value, keys)
-        self.counters.payloads += 1
-        self.counters.leaves += len(trip.leaves)
+        value_, found = prepared(value if keys is None else entries_of(value, keys))
+        counters = self.counters
+        counters.payloads += 1
+        counters.leaves += len(found.leaves)
         if self._streams is None:
-            new = copied(trip.leaves, self.device)
-            self._count((), new, 0)
-            return Handoff(trip.rebuild(new), self._polls, None)
-        return self._start_queued(trip, after, self._streams)
-
-    def _start_queued(
-        self, trip: Trip, after: torch.Stream | None, streams: Streams
-    ) -> Handoff[Any]:
-        """Queue the copies, and enter the payload as in flight."""
-        self._polls.await_running("start")
-        if streams.capturing():
-            raise CaptureError(call="start", stream="current")
-        self._queue.reap()
-        self._flights.make_room()
-        leaves = trip.leaves
-        once = len(set(map(id, leaves))) == len(leaves)
-        unique = leaves if once else list({id(leaf): leaf for leaf in leaves}.values())
-        queued = self._queue.put(unique, trip.key_of, after)
-        new = queued.leaves
-        if not once:
-            by_id = dict(zip(map(id, unique), new, strict=True))
-            new = [by_id[id(leaf)] for leaf in leaves]
-        events = [queued.ready]
-        if queued.resident:
-            # The consumer waits for what writes them; the copy stream need not.
-            events.append(streams.record(streams.current() if after is None else after))
-        handoff = Handoff(
-            trip.rebuild(new),
-            self._polls,
-            self._hand_out,
-            buffers=queued.buffers,
-            alone=queued.alone,
-            events=events,
-        )
-        handoff.flight = self._flights.add(queued.ready, handoff)
-        self._count(queued.buffers, queued.alone, queued.resident)
-        self.counters.blocked = self._flights.blocked
+            new = copied(found.leaves, self.device)
+            counters.copies += len(new)
+            counters.bytes += sum(map(_bytes_of, new))
+            twin = rebuild(value_, new)
+            return Handoff(twin if keys is None else merged(value, twin), self._polls)
+        handoff = self._start_queued(value_, found, after, self._streams)
+        if keys is not None:
+            handoff.value = merged(value, handoff.value)
         return handoff
 
-    def _count(
-        self, buffers: Sequence[Tensor], alone: Sequence[Any], resident: int
-    ) -> None:
-        """Add a transfer to the counters."""
+    def _start_queued(
+        self, value: Any, found: Walk, after: torch.Stream | None, streams: Streams
+    ) -> Handoff[Any]:
+        """Queue the copies, and enter the payload as in flight."""
+        queue, flights, leaves = self._queue, self._flights, found.leaves
+        if self._polls.paused_by:
+            self._polls.await_running("start")
+        if streams.capturing():
+            raise CaptureError(call="start", stream="current")
+        if queue.retained:
+            queue.reap()
+        if len(flights.open) >= flights.limit:
+            flights.make_room()
+            self.counters.blocked = flights.blocked
+        if len(set(map(id, leaves))) == len(leaves):
+            queued = queue.put(leaves, found.key_of, after)
+            new = queued.leaves
+        else:
+            # One object in two fields stays one object.
+            unique = {id(leaf): leaf for leaf in leaves}
+            queued = queue.put(list(unique.values()), found.key_of, after)
+            by_id = dict(zip(unique, queued.leaves, strict=True))
+            new = [by_id[id(leaf)] for leaf in leaves]
+        handoff = Handoff(rebuild(value, new), self._polls, self._hand_out, queued)
+        if queued.resident:
+            # The consumer waits for what writes them; the copy stream need not.
+            producer = streams.current() if after is None else after
+            handoff.events.append(streams.record(producer))
+        handoff.flight = flights.add(queued.ready, handoff)
         counters = self.counters
-        counters.copies += len(buffers) + len(alone) - resident
-        for buffer in buffers:
-            counters.bytes += buffer.nbytes
-        for leaf in alone:
-            counters.bytes += getattr(leaf, "nbytes", 0)
+        for block in (*queued.buffers, *queued.alone):
+            counters.copies += 1
+            counters.bytes += _bytes_of(block)
+        return handoff
 
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
         """Pay both debts to a consumer: order first, then device lifetime."""
-        consumer = self._consumer(stream)
-        if handoff.flight is not None:
-            self._flights.hand_out(handoff.flight, consumer, stream_id(consumer))
-        for event in handoff.events:
-            event.wait(consumer)
-        self.counters.records += record_handoff(handoff, consumer)
-
-    def _consumer(self, stream: torch.Stream | None) -> torch.Stream:
-        """Check the consumer, or find it."""
         streams = self._streams
         assert streams is not None and self.stream is not None  # noqa: S101, PT018
-        if stream is None:
-            stream = streams.current()
-            if stream_id(stream) == stream_id(self.stream):
-                raise StreamError(
-                    problem="the current stream is the copy stream, which consumes "
-                    "nothing",
-                    remedy="Leave `with copies.stream`, or pass the consumer stream.",
-                )
-            capturing = streams.capturing()
-        else:
-            self._check_device(stream)
-            with streams.entered(stream):
-                capturing = streams.capturing()
-        if capturing:
-            raise CaptureError(call="wait", stream="consumer")
-        return stream
+        consumer = streams.current() if stream is None else stream
+        key = stream_id(consumer)
+        if key not in self._checked:
+            self._check_device(consumer)
+        if stream is None and key == self._id:
+            raise StreamError(
+                problem="the current stream is the copy stream, which consumes nothing",
+                remedy="Leave `with copies.stream`, or pass the consumer stream.",
+            )
+        with streams.entered(consumer):
+            if streams.capturing():
+                raise CaptureError(call="wait", stream="consumer")
+        if handoff.flight is not None:
+            self._flights.hand_out(handoff.flight, consumer, key)
+        for event in handoff.events:
+            event.wait(consumer)
+        # A consumer that is the copy stream itself needs no record of its own blocks.
+        self.counters.records += record_handoff(handoff, consumer, own=key == self._id)
 
     def fetch(self, value: T, *, after: torch.Stream | None = None) -> Fetch[T]:
         """Queue the copies of a payload from the device to the host.
@@ -237,19 +229,21 @@ class CopyStream:
             only torch knows how to copy (sparse, subclasses).
         """
         self._check_open("fetch")
-        trip = trip_of(value, None, prepare=False)
+        found = walk(value)
         if self._streams is None:
-            new = copied(trip.leaves, torch.device("cpu"))
-            return Fetch(trip, new, (), self._polls)
-        self._polls.await_running("fetch")
-        self._check_capture("current")
+            return Fetch(value, copied(found.leaves, torch.device("cpu")), self._polls)
+        if self._polls.paused_by:
+            self._polls.await_running("fetch")
+        if self._streams.capturing():
+            raise CaptureError(call="fetch", stream="current")
         if after is None:
             after = self._streams.current()
         else:
             self._check_device(after)
             with self._streams.entered(after):
-                self._check_capture("producer")
-        return self._fetcher.fetch(trip, after)
+                if self._streams.capturing():
+                    raise CaptureError(call="fetch", stream="producer")
+        return Fetch(value, *self._fetcher.fetch(found, after))
 
     def warm(self, nbytes: int) -> None:
         """Have pinned memory ready for leaves of `nbytes` in flight at once.
@@ -262,29 +256,33 @@ class CopyStream:
 
     def reap(self) -> None:
         """Let go of what finished copies have read, and of payloads that are past."""
-        if self._streams is not None and not self._polls.paused:
+        if self._streams is not None and not self._polls.paused_by:
             self._queue.reap()
             self._flights.reap()
 
     @property
     def in_flight(self) -> int:
         """How many payloads are started and not proven to be past their consumer."""
-        return len(self._flights) if self._streams is not None else 0
+        return len(self._flights.open) if self._streams is not None else 0
 
     @property
     def retained(self) -> int:
         """How many transfers still have sources that are kept for DMA."""
-        return self._queue.retained if self._streams is not None else 0
+        return len(self._queue.retained) if self._streams is not None else 0
 
     def full(self) -> bool:
         """Tell whether `start` would block at `max_in_flight`."""
-        return self._streams is not None and self._flights.full()
+        if self._streams is None:
+            return False
+        if self._polls.paused_by:
+            return len(self._flights.open) >= self.max_in_flight
+        return self._flights.full()
 
     async def room(self) -> None:
         """Wait until `start` would not block, without blocking the running loop."""
         while self.full():
-            event = self._flights.oldest()
-            await self._polls.until([] if event is None else [event])
+            event = None if self._polls.paused_by else self._flights.oldest()
+            await self._polls.until(() if event is None else (event,))
 
     def pause(self) -> AbstractContextManager[None]:
         """Ask no event anything while another thread captures a graph.
@@ -324,16 +322,9 @@ class CopyStream:
                 remedy="Make one that lives as long as the engine.",
             )
 
-    def _check_capture(self, which: str) -> None:
-        """Raise if the current stream, which is the one called `which`, captures."""
-        if self._streams is not None and self._streams.capturing():
-            raise CaptureError(call="fetch", stream=which)
-
     def _check_device(self, stream: torch.Stream) -> None:
         """Raise for a stream of another device."""
         found = stream_id(stream)
-        if found in self._checked:
-            return
         _, index, _ = found
         if index != self.device.index or stream.device.type != self.device.type:
             raise StreamError(
@@ -341,3 +332,11 @@ class CopyStream:
                 remedy=f"Pass a stream of `{self.device}`.",
             )
         self._checked.add(found)
+
+
+def _bytes_of(leaf: Any) -> int:
+    """Count the bytes of a leaf's numbers; 0 where it does not tell them."""
+    try:
+        return int(leaf.nbytes)
+    except (AttributeError, RuntimeError):  # of a sparse tensor nobody can say
+        return 0

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import tensorpack
 from tensorpack import (
     Dynamic,
     HostOnly,
@@ -29,6 +28,7 @@ from tensorpack import (
 )
 
 META = torch.device("meta")
+ONE = torch.ones(1)
 
 
 @payload
@@ -279,8 +279,8 @@ class TestSubclasses:
         lambda x: x.to(META),
         lambda x: x.record_stream(fakes.stream()),
         lambda x: x.pin_memory(),
-        lambda x: tensors(x),
-        lambda x: clone(x),
+        tensors,
+        clone,
         lambda x: to_device(x, META),
         lambda x: record_stream(x, fakes.stream()),
         lambda x: to_device([x], META),
@@ -294,7 +294,7 @@ class TestSubclasses:
 
         @attrs.define
         class Defined(Base):
-            mask: Tensor = torch.ones(1)
+            mask: Tensor = ONE
 
         class Plain(Base):
             mask: Tensor
@@ -439,5 +439,5 @@ class TestHostValues:
         class Device(Tensor):
             is_cuda = True  # type: ignore[assignment]
 
-        with pytest.raises((TypeError, RuntimeError), match="type|Stream"):
+        with pytest.raises((TypeError, RuntimeError), match=r"type|Stream"):
             Base(torch.ones(1).as_subclass(Device)).record_stream(object())  # type: ignore[arg-type]

@@ -298,7 +298,7 @@ class TestToDevice:
         lambda x: collections.OrderedDict(a=x),
         lambda x: collections.defaultdict(int, a=x),
         lambda x: collections.deque([x], maxlen=2),
-        lambda x: Part(x),
+        Part,
         lambda x: [Part(x), {"b": (Part(x),)}],
     )
 

@@ -1,6 +1,7 @@
 """What is done to leaves: moved, recorded, pinned; each object once."""
 
 import gc
+import unittest.mock
 import weakref
 from typing import Any
 
@@ -73,7 +74,7 @@ class TestDevices:
         """Hand-written twins are called with it by position and by name."""
         batch = Batch(torch.ones(2))
 
-        assert META == batch.to_device(META, True).ids.device
+        assert META == batch.to_device(META, True).ids.device  # noqa: FBT003
         assert META == batch.to_device(META, non_blocking=True).ids.device
         assert META == batch.to(META, non_blocking=True).ids.device
         assert META == batch.to(device=META).ids.device
@@ -226,7 +227,7 @@ class TestIdentity:
         assert 32 == twin.ids.untyped_storage().nbytes()
 
     def test_nothing_is_remembered_after_the_call(self) -> None:
-        """No map of objects outlives the call: leaves and twins die with their owner."""
+        """No map of objects outlives the call: leaves die with their owner."""
         batch = Batch(torch.ones(2), torch.ones(3))
         twin = batch.to_device(META)
         refs = [weakref.ref(leaf) for x in (batch, twin) for _, leaf in tensors(x)]
@@ -341,6 +342,31 @@ class TestRecording:
         Batch(torch.ones(2).as_subclass(Device)).record_stream(fakes.stream())
 
         assert "is_cuda" == asked[0]
+
+    def test_stand_in_of_a_mocking_library_is_a_leaf(self) -> None:
+        """A mock that says it is a tensor is moved and recorded like one."""
+        mock = unittest.mock.Mock(spec=Tensor)
+        batch = Batch(mock)
+        stream = object()
+        batch.record_stream(stream)  # type: ignore[arg-type]
+        twin = batch.to_device(META)
+
+        mock.record_stream.assert_called_once_with(stream)
+        assert twin.ids is mock.to.return_value
+
+    def test_cache_of_a_leaf_is_not_recorded_again(self) -> None:
+        """An object that is a leaf and a derived value is recorded once."""
+
+        @payload
+        class Cached(Payload):
+            ids: Tensor
+            cache: Derived[Tensor | None] = None
+
+        leaf = fakes.on_device(1)
+        with fakes.recording() as recorded:
+            Cached(leaf, leaf).record_stream(fakes.stream())
+
+        assert [leaf] == [tensor for tensor, _ in recorded]
 
     def test_positional_only(self) -> None:
         """The stream has no name, as in torch."""

@@ -118,8 +118,14 @@ class TestRow1HostOnly:
 
     @pytest.mark.parametrize(
         "annotation",
-        [HostOnly[object], HostOnly[Unknown], HostOnly["Nobody"], HostOnly[Tensor]]
-        + [typing.Annotated[Unknown, host_only], HostOnly[Any] | None],
+        [
+            HostOnly[object],
+            HostOnly[Unknown],
+            HostOnly["Nobody"],
+            HostOnly[Tensor],
+            typing.Annotated[Unknown, host_only],
+            HostOnly[Any] | None,
+        ],
     )
     def test_right(self, annotation: Any) -> None:
         """Any type is accepted, even one that nobody knows."""
@@ -140,8 +146,12 @@ class TestRow2Borrowed:
 
     @pytest.mark.parametrize(
         "annotation",
-        [Borrowed[list[dict[str, Any]]], Borrowed[Tensor], Borrowed["Nobody"]]
-        + [typing.Annotated[torch.Generator, borrowed]],
+        [
+            Borrowed[list[dict[str, Any]]],
+            Borrowed[Tensor],
+            Borrowed["Nobody"],
+            typing.Annotated[torch.Generator, borrowed],
+        ],
     )
     def test_right(self, annotation: Any) -> None:
         """The same object, neither moved nor recorded."""
@@ -184,7 +194,9 @@ class TestRow3Derived:
             ids: Tensor
             table: Derived[dict[str, Tensor]] = attrs.field(factory=dict)
             where: Derived[str] = attrs.field(
-                default=attrs.Factory(lambda self: self.ids.device.type, True)
+                default=attrs.Factory(
+                    lambda self: self.ids.device.type, takes_self=True
+                )
             )
 
         @payload
@@ -210,8 +222,14 @@ class TestRow4Dynamic:
 
     @pytest.mark.parametrize(
         "annotation",
-        [Dynamic[dict[str, Any]], Dynamic[Any], Dynamic["Nobody"], SupportsLifetime]
-        + [typing.Annotated[object, dynamic], dict[str, Dynamic[Any]]],
+        [
+            Dynamic[dict[str, Any]],
+            Dynamic[Any],
+            Dynamic["Nobody"],
+            SupportsLifetime,
+            typing.Annotated[object, dynamic],
+            dict[str, Dynamic[Any]],
+        ],
     )
     def test_right(self, annotation: Any) -> None:
         """Leaves are found, whatever the annotation says; host values stay."""
@@ -239,9 +257,20 @@ class TestRow5Tensors:
 
     @pytest.mark.parametrize(
         "annotation",
-        [Tensor, torch.nn.Parameter, torch.LongTensor, torch.FloatTensor, "Tensor"]
-        + ["torch.Tensor", type("Mine", (Tensor,), {}), Float, B]
-        + [typing.Annotated[Tensor, "b n"], NewType("Ids", Tensor), Final[Tensor]],
+        [
+            Tensor,
+            torch.nn.Parameter,
+            torch.LongTensor,
+            torch.FloatTensor,
+            "Tensor",
+            "torch.Tensor",
+            type("Mine", (Tensor,), {}),
+            Float,
+            B,
+            typing.Annotated[Tensor, "b n"],
+            NewType("Ids", Tensor),
+            Final[Tensor],
+        ],
         ids=str,
     )
     def test_right(self, annotation: Any) -> None:
@@ -367,8 +396,14 @@ class TestRow9Unions:
 
     @pytest.mark.parametrize(
         "annotation",
-        [Tensor | None, Optional[Tensor], Union[Tensor, None], "Tensor | None"]
-        + ["Optional[Tensor]", None | Tensor],
+        [
+            Tensor | None,
+            Optional[Tensor],
+            Union[Tensor, None],
+            "Tensor | None",
+            "Optional[Tensor]",
+            None | Tensor,
+        ],
         ids=str,
     )
     def test_optional(self, annotation: Any) -> None:

@@ -96,8 +96,10 @@ class TestOneError:
             "Decorate `Data` with `@payload`, or call `payload(Data)`.",
             "Write `Borrowed[Linear]` to hand on the same object.",
             "Name the types (`list[Tensor]`, `dict[str, Tensor]`).",
-            "Decorate `Undecorated` with `@payload`, or write a "
-            "`LifetimeAdapter[Undecorated]`.",
+            (
+                "Decorate `Undecorated` with `@payload`, or write a "
+                "`LifetimeAdapter[Undecorated]`."
+            ),
         ] == [r.remedies[0] for r in refusals_of(Batch)]
 
     def test_first_culprit_of_a_field_counts(self) -> None:

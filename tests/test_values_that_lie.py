@@ -37,9 +37,9 @@ USES: tuple[Callable[[Any], object], ...] = (
     lambda x: x.to_device(META),
     lambda x: x.record_stream(fakes.stream()),
     lambda x: x.pin_memory(),
-    lambda x: tensors(x),
-    lambda x: clone(x),
-    lambda x: evolve(x),
+    tensors,
+    clone,
+    evolve,
     lambda x: to_device(x, META),
     lambda x: record_stream(x, fakes.stream()),
     lambda x: to_device({"x": x}, META, keys=["x"]),
@@ -107,8 +107,19 @@ class TestHostFields:
 
     @pytest.mark.parametrize(
         "annotation",
-        [int, str, float, int | None, int | str, list[int], dict[str, int]]
-        + [tuple[int, ...], set[str], None, torch.dtype],
+        [
+            int,
+            str,
+            float,
+            int | None,
+            int | str,
+            list[int],
+            dict[str, int],
+            tuple[int, ...],
+            set[str],
+            None,
+            torch.dtype,
+        ],
     )
     def test_tensor_in_a_host_field(self, annotation: Any) -> None:
         """It would be neither moved nor recorded."""

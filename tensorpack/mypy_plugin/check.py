@@ -18,8 +18,9 @@ from tensorpack.mypy_plugin.markers import marked_aliases
 from tensorpack.mypy_plugin.names import ALIASES, LIFETIME, Marker
 from tensorpack.mypy_plugin.nodes import Refusal, RefusedError, refuse
 from tensorpack.mypy_plugin.reading import Inside, node_of
+from tensorpack.mypy_plugin.remedies import refuse_unknown
 from tensorpack.mypy_plugin.scene import Scene
-from tensorpack.mypy_plugin.spelling import refuse_unknown, spell
+from tensorpack.mypy_plugin.spelling import spell
 
 __all__ = ["check_fields"]
 
@@ -47,13 +48,19 @@ def _read(field: Field, tp: Type | None, scene: Scene, *, is_corrected: bool) ->
     Raises:
         RefusedError: it has no lifetime support.
     """
+    if not field.is_kept:
+        refuse(
+            f"InitVar[{spell(tp)}]" if tp else field.name,
+            "is given to `__init__` alone and kept nowhere, so it cannot travel",
+            "Make it a field, or compute from it before the class is made.",
+        )
     if tp is None:
         way = f"Write `{field.name}: Tensor`, say."
         refuse(field.name, "has no annotation", way)
     if field.written is not None and not is_corrected:
-        name = late_name(field.written, scene)
-        if name is not None:
-            refuse_unknown(name)
+        late = late_name(field.written, scene)
+        if late is not None:
+            refuse_unknown(late)
         tp = _marked_again(field.written, scene) or tp
     inner = _derived_from(tp)
     if inner is None:
@@ -62,7 +69,7 @@ def _read(field: Field, tp: Type | None, scene: Scene, *, is_corrected: bool) ->
     if not field.has_default:
         refuse(
             spell(tp),
-            "needs a default, which a twin gets in its place",
+            "needs a default, which a moved copy gets in its place",
             f"Write `{field.name}: {spell(tp)} = None`.",
         )
     node_of(inner, Inside(scene))
@@ -70,7 +77,7 @@ def _read(field: Field, tp: Type | None, scene: Scene, *, is_corrected: bool) ->
 
 def _marked_again(written: Type, scene: Scene) -> Type | None:
     """Analyze an annotation again if it names an alias that lost its marker."""
-    found = dict(marked_aliases(written, scene.api))
+    found = dict(marked_aliases(written, scene.api, scene.plain))
     if not found:
         return None
     scene.marked.update(found)

@@ -1,30 +1,35 @@
 """What a class is for its values' lifetime: host type, struct, or moving itself."""
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from mypy.nodes import (
     Decorator,
     FuncDef,
     MypyFile,
     OverloadedFuncDef,
+    SymbolTableNode,
     TypeInfo,
     Var,
 )
-
-from tensorpack.mypy_plugin.nodes import Refusal
+from mypy.types import Instance, get_proper_type
 
 __all__ = [
+    "HOST",
+    "TENSOR",
     "annotated",
     "announced",
+    "bases_of",
     "is_host",
+    "is_separator",
     "is_tensor",
     "owns_lifetime",
-    "refusal_of",
+    "records_streams",
     "struct_fields",
 ]
 
-_TENSORS = frozenset({"torch._tensor.Tensor", "torch.Tensor"})
-_HOST = frozenset(
+TENSOR: Final = "torch._tensor.Tensor"
+HOST: Final = frozenset(
     {
         "builtins.bool",
         "builtins.int",
@@ -50,39 +55,35 @@ _HOST = frozenset(
 _HOST_BASES = frozenset(
     {"numpy.ndarray", "numpy.generic", "pathlib.PurePath", "pathlib._local.PurePath"}
 )
-_CONTAINERS = frozenset(
-    f"builtins.{name}" for name in ("dict", "list", "tuple", "set", "frozenset")
-)
-_ABSTRACT = ("typing", "collections.abc", "_collections_abc")
-_DEVICE_OBJECTS = frozenset({"Stream", "Event", "Generator", "CUDAGraph", "Graph"})
 
 
-def _bases(info: TypeInfo) -> set[str]:
+def bases_of(info: TypeInfo) -> set[str]:
+    """Give the full names of a class and its bases."""
     return {base.fullname for base in info.mro}
 
 
 def is_tensor(info: TypeInfo) -> bool:
     """Tell whether a class is `Tensor` or derives from it."""
-    return not _TENSORS.isdisjoint(_bases(info))
+    return TENSOR in bases_of(info)
 
 
 def is_host(info: TypeInfo) -> bool:
     """Tell whether every value of a class is a host value."""
-    if info.fullname in _HOST or info.is_enum:
+    if info.fullname in HOST or info.is_enum:
         return True
-    return not _HOST_BASES.isdisjoint(_bases(info))
+    return not _HOST_BASES.isdisjoint(bases_of(info))
 
 
 def owns_lifetime(info: TypeInfo) -> bool:
     """Tell whether values of a class move and record themselves."""
     return (
-        _records(info)
+        records_streams(info)
         and any(_declares(info, name) for name in ("to_device", "to"))
         and any(_declares(info, name) for name in ("is_cuda", "device"))
     )
 
 
-def _records(info: TypeInfo) -> bool:
+def records_streams(info: TypeInfo) -> bool:
     """Tell whether a class has a method `record_stream`."""
     symbol = info.get("record_stream")
     node = symbol.node if symbol else None
@@ -96,11 +97,20 @@ def _declares(info: TypeInfo, name: str) -> bool:
     """Tell whether instances have a name for certain, before any method has run."""
     for base in info.mro:
         symbol = base.names.get(name)
-        if symbol is not None and not symbol.implicit:
+        if symbol is not None and _is_in_body(base, name, symbol):
             return True
         if name in (base.slots or ()):
             return True
     return False
+
+
+def _is_in_body(info: TypeInfo, name: str, symbol: SymbolTableNode) -> bool:
+    """Tell whether a name stands in the class body, not only in a method.
+
+    mypy's plugin for dataclasses makes the fields look as if a method assigned them.
+    """
+    made = info.metadata.get("dataclass", {}).get("attributes", ())
+    return not symbol.implicit or any(field["name"] == name for field in made)
 
 
 def struct_fields(
@@ -137,7 +147,7 @@ def _has_init_only(info: TypeInfo, maker: str) -> bool:
 
 def _is_lookalike(info: TypeInfo) -> bool:
     """Tell whether only a base or metaclass makes a class look like a dataclass."""
-    if "msgspec.Struct" in _bases(info):
+    if "msgspec.Struct" in bases_of(info):
         return False
     makers = [*info.mro, info.metaclass_type.type if info.metaclass_type else None]
     return any(m is not None and m.dataclass_transform_spec for m in makers)
@@ -149,12 +159,13 @@ def _fields(info: TypeInfo, maker: str) -> Iterator[tuple[TypeInfo, Var]]:
     if made is not None:
         names = [field["name"] for field in made["attributes"]]
     else:  # its own hook has not run yet, which happens in an import cycle
-        names = [n for b in reversed(info.mro) for n, _ in annotated(b)]
+        names = [n for b in reversed(info.mro[:-1]) for n, _ in annotated(b)]
     for name in dict.fromkeys(names):
         for base in info.mro:
             symbol = base.names.get(name)
             if symbol is not None and isinstance(symbol.node, Var):
-                yield base, symbol.node
+                if not is_separator(symbol.node):
+                    yield base, symbol.node
                 break
 
 
@@ -162,10 +173,18 @@ def annotated(info: TypeInfo) -> Iterator[tuple[str, Var]]:
     """Iterate the names that a class body annotates, class variables left out."""
     for name, symbol in info.names.items():
         node = symbol.node
-        if isinstance(node, Var) and not symbol.implicit:
-            written = node.type is not None and not node.is_inferred
-            if written and not node.is_classvar and not symbol.plugin_generated:
-                yield name, node
+        if not isinstance(node, Var) or node.type is None or node.is_inferred:
+            continue
+        if node.is_classvar or symbol.plugin_generated or is_separator(node):
+            continue
+        if _is_in_body(info, name, symbol):
+            yield name, node
+
+
+def is_separator(node: Var) -> bool:
+    """Tell whether a name only says that keyword-only fields follow."""
+    tp = get_proper_type(node.type)
+    return isinstance(tp, Instance) and tp.type.fullname == "dataclasses.KW_ONLY"
 
 
 def announced(
@@ -180,44 +199,3 @@ def announced(
         for name, var in annotated(info):
             if not (name[:2] == name[-2:] == "__"):
                 yield name, var
-
-
-def refusal_of(info: TypeInfo, name: str, *, is_struct: bool) -> Refusal:
-    """Say why a class is refused, by what kind of class it is."""
-    adapter = f"Write a `LifetimeAdapter[{info.name}]`."
-    host = f"Or write `HostOnly[{name}]` if it never holds device memory."
-    borrowed = f"Write `Borrowed[{name}]` to hand on the same object."
-    bases = _bases(info)
-    if info.module_name in _ABSTRACT:
-        reason = "says too little: a value of another class would have to come back"
-        way = "Write `Sequence[...]`, `Mapping[...]` or a container's own name."
-        return Refusal(name, reason, (way, host))
-    if _is_device_object(info):
-        return Refusal(name, "belongs to a device and does not travel", (borrowed,))
-    if "torch.nn.modules.module.Module" in bases:
-        reason = "is a module, which moves in place and cannot be recorded"
-        return Refusal(name, reason, (borrowed,))
-    if not _CONTAINERS.isdisjoint(bases):
-        reason = "is a container class of its own, which cannot be rebuilt for certain"
-        return Refusal(name, reason, (adapter, host))
-    if is_struct:
-        reason = "has fields that are no host types, and is no payload"
-        way = f"Decorate `{info.name}` with `@payload`, or call `payload({info.name})`."
-        return Refusal(name, reason, (way, host))
-    if _records(info):
-        reason = "records streams, but nobody can tell how to move it or where it is"
-        way = f"Give `{info.name}` `to_device` (or `to`) and `is_cuda` (or `device`)."
-        return Refusal(
-            name, reason, (way, f"Or write a `LifetimeAdapter[{info.name}]`.")
-        )
-    return Refusal(name, "has no lifetime support", (adapter, host))
-
-
-def _is_device_object(info: TypeInfo) -> bool:
-    """Tell whether a class stands for a stream, an event, a generator or a graph."""
-    if info.module_name.startswith("torch.cuda"):
-        return True
-    return any(
-        base.module_name.partition(".")[0] == "torch" and base.name in _DEVICE_OBJECTS
-        for base in info.mro
-    )

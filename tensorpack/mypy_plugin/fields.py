@@ -20,7 +20,7 @@ from mypy.types import AnyType, Instance, TupleType, Type, TypeVarType, get_prop
 from mypy.typevars import fill_typevars
 from mypy.util import unmangle
 
-from tensorpack.mypy_plugin.classes import annotated, announced
+from tensorpack.mypy_plugin.classes import annotated, announced, is_separator
 from tensorpack.mypy_plugin.names import TAG
 from tensorpack.mypy_plugin.scene import Scene
 
@@ -39,6 +39,7 @@ class Field:
         written: the annotation before mypy analyzed it, if it stands in this class.
         context: where to report.
         has_default: whether it has a default.
+        is_kept: whether it is a field, and no `InitVar`.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Field:
     written: Type | None
     context: Context
     has_default: bool
+    is_kept: bool = True
 
 
 def fields_of(scene: Scene) -> Iterator[Field]:
@@ -57,21 +59,21 @@ def fields_of(scene: Scene) -> Iterator[Field]:
     statements = dict(_statements(scene))
     for made in _made(scene.info):
         name, default = made["name"], bool(made["has_default"])
-        if made.get("is_init_var"):
-            continue
         statement = statements.get(name)
         if statement is not None:
             symbol = scene.info.names.get(name)
-            tp = symbol.node.type if symbol and isinstance(symbol.node, Var) else None
-            written = statement.unanalyzed_type
-            yield Field(name, tp, written, statement, default)
-        else:
-            owner = _owner(scene.info, name)
-            if owner is None or _is_property(scene.info, name):
-                continue
-            if not _is_settled(scene.info, owner, name):
-                tp = _inherited(scene.info, owner, name)
-                yield Field(name, tp, None, scene.cls, default)
+            var = symbol.node if symbol and isinstance(symbol.node, Var) else None
+            if var is None or not is_separator(var):
+                tp, written = var.type if var else None, statement.unanalyzed_type
+                kept = not made.get("is_init_var")
+                yield Field(name, tp, written, statement, default, is_kept=kept)
+            continue
+        owner = _owner(scene.info, name)
+        if owner is None or _is_property(scene.info, name):
+            continue
+        if not _is_settled(scene.info, owner, name):
+            tp = _inherited(scene.info, owner, name)
+            yield Field(name, tp, None, scene.cls, default)
 
 
 def _made(info: TypeInfo) -> list[dict[str, Any]]:
@@ -99,7 +101,12 @@ def _owner(info: TypeInfo, name: str) -> TypeInfo | None:
 
 
 def _is_property(info: TypeInfo, name: str) -> bool:
-    """Tell whether a property has a field's name: then the field has no storage."""
+    """Tell whether a property has a field's name: then the field has no storage.
+
+    attrs takes such a property away when it makes a class with slots.
+    """
+    if "dataclass" not in info.metadata:
+        return False
     symbol = info.get(name)
     node = symbol.node if symbol else None
     func = node.func if isinstance(node, Decorator) else node

@@ -99,12 +99,10 @@ class TensorpackPlugin(Plugin):
         self, fullname: str
     ) -> Callable[[AnalyzeTypeContext], Type] | None:
         """Keep the markers in `Annotated[...]`, which mypy would forget."""
-        if fullname in _ANNOTATED:
-            return read_annotated
-        marker = self._marked.get(fullname)
+        marker = self._marked.get(fullname)  # called for every name in any annotation
         if marker is not None:
             return lambda ctx: read_alias(ctx, marker)
-        return None
+        return read_annotated if fullname in _ANNOTATED else None
 
 
 _PRIORITY = 10

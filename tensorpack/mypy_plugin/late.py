@@ -4,15 +4,7 @@ A type checker reads the whole module before it looks at a class, the run time d
 an import under `TYPE_CHECKING` never happens, and a class further down is not there.
 """
 
-from collections.abc import Iterator
-
-from mypy.nodes import (
-    ImportFrom,
-    MypyFile,
-    TypeAlias,
-    TypeInfo,
-    Var,
-)
+from mypy.nodes import TypeAlias, TypeInfo, Var
 from mypy.types import Type, TypeList, UnboundType, UnionType, UnpackType
 
 from tensorpack.mypy_plugin.markers import marker_among
@@ -37,6 +29,8 @@ def late_name(written: Type, scene: Scene) -> str | None:
         case UnpackType(type=inner):
             return late_name(inner, scene)
         case UnboundType(name=name, args=args):
+            if name in scene.plain:
+                return _first(args, scene) if args else None
             symbol = scene.api.lookup_qualified(name, written, suppress_errors=True)
             fullname = symbol.node.fullname if symbol and symbol.node else ""
             if _is_late(name.partition(".")[0], scene):
@@ -47,6 +41,8 @@ def late_name(written: Type, scene: Scene) -> str | None:
                 marker = marker_among(args[1:], scene.api)
                 free = marker not in (None, Marker.DERIVED)
                 return None if free else late_name(args[0], scene)
+            if symbol and isinstance(symbol.node, TypeInfo):
+                scene.plain.add(name)
             return _first(args, scene)
         case _:
             return None
@@ -63,30 +59,10 @@ def _is_late(name: str, scene: Scene) -> bool:
     if symbol is None or symbol.node is None or name in scene.info.names:
         return False
     node = symbol.node
-    if node.fullname != f"{scene.module.fullname}.{name}":
-        return _is_only_checked(name, scene.module)
-    if scene.is_local or not isinstance(node, (TypeInfo, TypeAlias, Var)):
+    if name in scene.imported_names:
+        return not scene.imported_names[name]
+    here = node.fullname == f"{scene.module.fullname}.{name}"
+    if scene.is_local or not here or not isinstance(node, (TypeInfo, TypeAlias, Var)):
         return False
     around = scene.info.fullname.startswith(f"{node.fullname}.")
     return around or node.line > scene.cls.line
-
-
-def _is_only_checked(name: str, module: MypyFile) -> bool:
-    """Tell whether every import that brings a name stands under `TYPE_CHECKING`.
-
-    An `else` branch is unreachable for mypy, but an import in it happens.
-    """
-    found = [only for imported, only in _imported(module) if imported == name]
-    return bool(found) and all(found)
-
-
-def _imported(module: MypyFile) -> Iterator[tuple[str, bool]]:
-    """Iterate the names that a module imports, and whether only mypy does."""
-    for statement in module.imports:
-        only = statement.is_mypy_only and not statement.is_unreachable
-        names: list[tuple[str, str | None]] = getattr(statement, "names", None) or (
-            getattr(statement, "ids", [])
-        )
-        for name, alias in names:
-            whole = isinstance(statement, ImportFrom)
-            yield alias or (name if whole else name.partition(".")[0]), only

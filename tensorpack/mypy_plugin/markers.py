@@ -10,7 +10,7 @@ annotation again.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set as AbstractSet
 from pathlib import Path
 
 from mypy.nodes import MypyFile, TypeAlias
@@ -77,24 +77,32 @@ def _marked(marker: Marker, inner: Type, analyser: TypeAnalyser) -> Type | None:
 
 
 def marked_aliases(
-    written: Type, api: SemanticAnalyzer
+    written: Type, api: SemanticAnalyzer, plain: AbstractSet[str]
 ) -> Iterator[tuple[str, Marker]]:
-    """Iterate the aliases in an annotation whose definition holds a marker."""
+    """Iterate the aliases in an annotation whose definition holds a marker.
+
+    Args:
+        written: the annotation.
+        api: looks names up.
+        plain: names that are known to be no aliases.
+    """
     match written:
         case UnionType(items=items) | TypeList(items=items):
             for item in items:
-                yield from marked_aliases(item, api)
+                yield from marked_aliases(item, api, plain)
         case UnpackType(type=inner):
-            yield from marked_aliases(inner, api)
+            yield from marked_aliases(inner, api, plain)
         case UnboundType(name=name, args=args):
-            symbol = api.lookup_qualified(name, written, suppress_errors=True)
-            node = symbol.node if symbol else None
+            node = None
+            if name not in plain:
+                symbol = api.lookup_qualified(name, written, suppress_errors=True)
+                node = symbol.node if symbol else None
             if isinstance(node, TypeAlias) and node.fullname not in ALIASES:
                 marker = _marker_of(node, api.modules.get(node.module))
                 if marker is not None:
                     yield node.fullname, marker
             for item in args:
-                yield from marked_aliases(item, api)
+                yield from marked_aliases(item, api, plain)
         case _:
             return
 

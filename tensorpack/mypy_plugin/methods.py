@@ -75,7 +75,7 @@ def _add(scene: Scene, base: TypeInfo, name: str) -> None:
         AnyType(TypeOfAny.from_omitted_generics),
     )
     is_class = func.is_class
-    add_method_to_class(
+    added = add_method_to_class(
         scene.api,
         scene.cls,
         name,
@@ -85,6 +85,9 @@ def _add(scene: Scene, base: TypeInfo, name: str) -> None:
         tvar_def=None if is_class else own,
         is_classmethod=is_class,
     )
+    made = added.func if isinstance(added, Decorator) else added
+    if isinstance(made.type, CallableType):  # mypy's helper names what has no name
+        made.type = made.type.copy_modified(arg_names=signature.arg_names)
 
 
 def _arguments(

@@ -38,6 +38,8 @@ READY_ADAPTERS: frozenset[str] = frozenset(
         "torchrec.sparse.jagged_tensor.JaggedTensor",
         "torchrec.sparse.jagged_tensor.KeyedJaggedTensor",
         "torchrec.sparse.jagged_tensor.KeyedTensor",
+        "transformers.feature_extraction_utils.BatchFeature",
+        "transformers.tokenization_utils_base.BatchEncoding",
     }
 )
 """The foreign types for which `tensorpack.adapters` brings an adapter."""

@@ -1,6 +1,7 @@
 """Type -> node: the rules of the run-time validator, read from mypy's types."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from mypy.expandtype import expand_type_by_instance
 from mypy.maptype import map_instance_to_supertype
@@ -27,10 +28,11 @@ from tensorpack.mypy_plugin.adapters import (
     is_payload,
 )
 from tensorpack.mypy_plugin.classes import (
+    HOST,
+    TENSOR,
     is_host,
     is_tensor,
     owns_lifetime,
-    refusal_of,
     struct_fields,
 )
 from tensorpack.mypy_plugin.names import ALIASES, PROTOCOL, Marker
@@ -50,8 +52,9 @@ from tensorpack.mypy_plugin.nodes import (
     Walked,
     refuse,
 )
+from tensorpack.mypy_plugin.remedies import refusal_of, refuse_form, refuse_open
 from tensorpack.mypy_plugin.scene import Scene
-from tensorpack.mypy_plugin.spelling import refuse_form, refuse_open, spell
+from tensorpack.mypy_plugin.spelling import spell
 from tensorpack.mypy_plugin.unions import choose, folded
 
 __all__ = ["Inside", "node_of"]
@@ -68,6 +71,10 @@ _MAPPINGS = {
     "collections.defaultdict": "defaultdict",
     "typing.Mapping": "Mapping",
     "typing.MutableMapping": "Mapping",
+}
+_EXACT: Mapping[str, Node] = {
+    **{name: Kept(Guard.TENSOR, name) for name in HOST},
+    TENSOR: Leaf("tensor"),
 }
 _SETS = frozenset({"builtins.set", "builtins.frozenset", "typing.AbstractSet"})
 
@@ -99,7 +106,7 @@ def node_of(tp: Type, at: Inside) -> Node:
         case NoneType():
             return NONE
         case UnionType(items=items):
-            return choose([node_of(item, at) for item in items], spell(tp))
+            return choose([node_of(item, at) for item in items], tp)
         case LiteralType():
             return Kept(Guard.TENSOR, "Literal")
         case TypeVarType():
@@ -127,7 +134,9 @@ def _node_of_alias(tp: TypeAliasType, at: Inside) -> Node:
         case Marker.BORROWED:
             return Kept(Guard.NOTHING)
         case Marker.DERIVED:
-            reason = "stands inside another type"
+            reason = (
+                "stands inside another type, and only a whole field gets its default"
+            )
             refuse(spell(tp), reason, "Mark the whole field `Derived`.")
         case None:
             pass
@@ -152,7 +161,7 @@ def _node_of_variable(tp: TypeVarType, at: Inside) -> Node:
     if tp.id.is_self():
         return Leaf("payload")
     if tp.values:
-        return choose([node_of(value, at) for value in tp.values], tp.name)
+        return choose([node_of(value, at) for value in tp.values], tp)
     bound = get_proper_type(tp.upper_bound)
     if isinstance(bound, Instance) and bound.type.fullname == "builtins.object":
         refuse(
@@ -180,6 +189,8 @@ def _node_of_tuple(tp: TupleType, at: Inside) -> Node:
 def _node_of_instance(tp: Instance, at: Inside) -> Node:
     """Read containers with parameters, then classes."""
     name = tp.type.fullname
+    if name in _EXACT:  # most fields
+        return _EXACT[name]
     if name == "builtins.tuple" or name in _SEQUENCES:
         (item,) = _arguments(tp)
         return folded(Items(_SEQUENCES.get(name, "tuple"), node_of(item, at)))

@@ -9,7 +9,8 @@ they take the indirect dependencies from the types of a class's symbols, so ther
 classes that were met are kept as the type of a symbol that nobody sees.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 
 from mypy.nodes import (
     MDEF,
@@ -49,6 +50,7 @@ class Scene:
         reason: the decorator that made it a payload.
         module: the module that it stands in.
         config: the project's settings.
+        plain: names, as written, of classes that are there when this one is made.
         marked: the aliases that lost their marker, and the marker, for mypy to see.
     """
 
@@ -64,6 +66,7 @@ class Scene:
         self.module: MypyFile = ctx.api.cur_mod_node
         self.config = config
         self.marked = marked
+        self.plain: set[str] = set()
         self._met: dict[str, TypeInfo] = {}
         self._imported: list[MypyFile] | None = None
 
@@ -71,6 +74,20 @@ class Scene:
     def is_local(self) -> bool:
         """Whether the class stands in a function."""
         return "@" in self.info.fullname
+
+    @functools.cached_property
+    def imported_names(self) -> Mapping[str, bool]:
+        """The names that the module imports, and whether that happens at run time.
+
+        What stands under `TYPE_CHECKING` does not; an `else` branch is unreachable for
+        mypy, but an import in it happens.
+        """
+        found: dict[str, bool] = {}
+        for statement in self.module.imports:
+            happens = not statement.is_mypy_only or statement.is_unreachable
+            for name in _bound_names(statement):
+                found[name] = found.get(name, False) or happens
+        return found
 
     def meet(self, info: TypeInfo) -> None:
         """Note that the verdict depends on a class, see the note above."""
@@ -123,6 +140,14 @@ class Scene:
             for name in imported_names(statement, self.module):
                 parts = name.split(".")
                 yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+
+
+def _bound_names(statement: ImportBase) -> Iterator[str]:
+    """Iterate the names that an import statement binds."""
+    if isinstance(statement, Import):
+        yield from (alias or name.partition(".")[0] for name, alias in statement.ids)
+    elif isinstance(statement, ImportFrom):
+        yield from (alias or name for name, alias in statement.names)
 
 
 def imported_names(statement: ImportBase, module: MypyFile) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """How a message writes a type: as its author would have."""
 
-from typing import NoReturn
-
 from mypy.types import (
     AnyType,
     CallableType,
@@ -22,9 +20,8 @@ from mypy.types import (
 )
 
 from tensorpack.mypy_plugin.names import ALIASES
-from tensorpack.mypy_plugin.nodes import refuse
 
-__all__ = ["refuse_form", "refuse_open", "refuse_unknown", "spell"]
+__all__ = ["spell"]
 
 
 def spell(tp: Type) -> str:
@@ -91,48 +88,3 @@ def _generic(name: str, args: "list[Type] | tuple[Type, ...]") -> str:
 
 def _listed(types: "list[Type] | tuple[Type, ...]") -> str:
     return ", ".join(map(spell, types))
-
-
-def refuse_open(name: str) -> NoReturn:
-    """Refuse a type that says nothing of what is inside."""
-    refuse(
-        name,
-        "says nothing of what is inside",
-        "Name the types (`list[Tensor]`, `dict[str, Tensor]`).",
-        f"Or write `Dynamic[{name}]` to have its values walked at run time.",
-        f"Or write `HostOnly[{name}]` if it stays on the host.",
-    )
-
-
-def refuse_form(tp: ProperType) -> NoReturn:
-    """Refuse what is no class: a function, a class object, a form of `typing`."""
-    name = spell(tp)
-    if isinstance(tp, CallableType):
-        refuse(
-            name,
-            "is code, and nobody can tell what it holds on to",
-            f"Write `HostOnly[{name}]` if it never holds device memory.",
-        )
-    if isinstance(tp, TypeType):
-        refuse(
-            name,
-            "has no lifetime support",
-            "Write a `LifetimeAdapter[type]`.",
-            f"Or write `HostOnly[{name}]` if it never holds device memory.",
-        )
-    refuse(
-        name,
-        "is a form without lifetime support",
-        f"Mark the field `HostOnly[{name}]` if it stays on the host.",
-    )
-
-
-def refuse_unknown(name: str) -> NoReturn:
-    """Refuse a name that is not known when the class is made."""
-    refuse(
-        name,
-        "is a name that cannot be resolved when the class is made",
-        "Import it at run time and define it before the class.",
-        f'Or write `Dynamic["{name}"]` to have its values walked at run time.',
-        f'Or write `HostOnly["{name}"]` if it stays on the host.',
-    )

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from mypy.types import Type
+
 from tensorpack.mypy_plugin.nodes import (
     NONE,
     Choice,
@@ -17,6 +19,7 @@ from tensorpack.mypy_plugin.nodes import (
     Walked,
     refuse,
 )
+from tensorpack.mypy_plugin.spelling import spell
 
 __all__ = ["choose", "folded"]
 
@@ -40,13 +43,15 @@ def _children(node: Items | Fixed | Entries | Record | Typed) -> tuple[Node, ...
             return items
 
 
-def choose(arms: Iterable[Node], union: str) -> Node:
+def choose(arms: Iterable[Node], union: Type) -> Node:
     """Make the node of a union from the nodes of its arms.
 
     Raises:
         RefusedError: a value could not tell which of two arms it belongs to.
     """
     flat = list(_flat(arms))
+    if len(flat) == 1:
+        return flat[0]
     if any(isinstance(arm, Unknown) for arm in flat):
         return Unknown()
     marked = [a for a in flat if isinstance(a, Kept) and a.guard is not Guard.TENSOR]
@@ -64,9 +69,9 @@ def choose(arms: Iterable[Node], union: str) -> Node:
     return found[0] if len(found) == 1 else Choice(tuple(found))
 
 
-def _refuse_markers(union: str) -> None:
+def _refuse_markers(union: Type) -> None:
     refuse(
-        union,
+        spell(union),
         "has a marker on one arm that another arm contradicts",
         "Mark the whole field with one of them.",
     )
@@ -81,7 +86,7 @@ def _flat(arms: Iterable[Node]) -> Iterator[Node]:
             yield arm
 
 
-def _merged(arms: Sequence[Node], union: str) -> list[Node]:
+def _merged(arms: Sequence[Node], union: Type) -> list[Node]:
     """Merge containers that a value could not tell apart, and all host arms."""
     opened = [a.inside if isinstance(a, Kept) and a.inside else a for a in arms]
     containers: list[Items | Fixed | Entries | Record | Typed] = [
@@ -106,7 +111,7 @@ def _merged(arms: Sequence[Node], union: str) -> list[Node]:
 _HOST = Kept(Guard.TENSOR)
 
 
-def _sequences(arms: Sequence[Items | Fixed], union: str) -> list[Items | Fixed]:
+def _sequences(arms: Sequence[Items | Fixed], union: Type) -> list[Items | Fixed]:
     """Merge sequences of one outer type; `Sequence` takes all others in."""
     kinds = dict.fromkeys(_kind(arm) for arm in arms)
     if "Sequence" in kinds:
@@ -133,13 +138,13 @@ def _items(arms: Iterable[Items | Fixed]) -> list[Node]:
 
 
 def _mappings(
-    arms: Sequence[Entries], typed: Sequence[Typed], union: str
+    arms: Sequence[Entries], typed: Sequence[Typed], union: Type
 ) -> list[Entries | Typed]:
     """Merge mappings of one outer type; `Mapping` takes all others in."""
     typed = list(dict.fromkeys(typed))
     if len(typed) > 1 or (typed and any(a.kind in ("dict", "Mapping") for a in arms)):
         refuse(
-            union,
+            spell(union),
             "has two dictionary types that a value cannot tell apart",
             "Keep one of them, or write `Dynamic[...]`.",
         )

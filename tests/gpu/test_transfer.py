@@ -313,6 +313,7 @@ def test_memory_is_bounded_with_the_host_far_ahead() -> None:
                 torch.cuda._sleep(2_000_000)
                 inputs.sum()
         grown = torch.cuda.memory_reserved() - before
+        print(f"grown {grown >> 20} MB, blocked {copies.counters.blocked} times")
 
         assert grown <= (4 + 3) * (4 << 20) + (32 << 20)
         assert copies.counters.blocked > 0
@@ -440,21 +441,23 @@ def test_host_is_not_blocked(
     copies.warm(192 << 20)
     for _ in range(3):
         copies.start(source).take(forward)
-    torch.cuda.synchronize()
-    hold(copies.stream, 60)
-    hold(forward, 1)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        ms, handoff = timed_ms(lambda: copies.start(source))
-        wait_ms, _ = timed_ms(lambda: handoff.wait(forward))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    pending = kind == "device" or not handoff.done()
-    torch.cuda.synchronize()
-    print(f"{kind}: start {ms:.3f} ms, wait {wait_ms:.3f} ms")
+    times = []
+    for _ in range(4):
+        torch.cuda.synchronize()
+        hold(copies.stream, 30)
+        hold(forward, 1)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            start_ms, handoff = timed_ms(lambda: copies.start(source))
+            wait_ms, _ = timed_ms(lambda h=handoff: h.wait(forward))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert kind == "device" or not handoff.done()
+        times.append((start_ms, wait_ms))
+    start_ms, wait_ms = min(times, key=sum)
+    print(f"{kind}: start {start_ms:.3f} ms, wait {wait_ms:.3f} ms")
 
-    assert pending
-    assert ms + wait_ms <= 1.0 + nbytes / 1e7
+    assert start_ms + wait_ms <= 1.0 + nbytes / 1e7
 
 
 @pytest.mark.parametrize("megabytes", [64, 300])
@@ -462,22 +465,24 @@ def test_first_transfer_of_a_size_blocks_no_longer_than_a_pageable_move(
     megabytes: int, copies: CopyStream, forward: torch.Stream
 ) -> None:
     """A cold large leaf costs the host no more than torch's own move of it."""
-    source = torch.ones(megabytes << 18)
-    copies.start(torch.ones(2 << 18)).take(forward)  # of another size
-    torch.cuda.synchronize()
-    source.to("cuda")
-    torch.cuda.synchronize()
-    theirs = min(
-        timed_ms(lambda: source.to("cuda", non_blocking=True))[0] for _ in range(3)
-    )
-    torch.cuda.synchronize()
-    ours, handoff = timed_ms(lambda: copies.start(source))
-    found = handoff.take(forward)
-    torch.cuda.synchronize()
-    print(f"{megabytes} MB: first start {ours:.1f} ms, pageable .to {theirs:.1f} ms")
+    copies.start(torch.ones(2 << 18)).take(forward)
+    ours, theirs = [], []
+    for more in range(3):  # each size is new to both
+        source = torch.ones((megabytes + more) << 18)
+        torch.cuda.synchronize()
+        ms, moved = timed_ms(lambda s=source: s.to("cuda", non_blocking=True))
+        theirs.append(ms)
+        del moved
+        torch.cuda.synchronize()
+        ms, handoff = timed_ms(lambda s=source: copies.start(s))
+        ours.append(ms)
+        found = handoff.take(forward)
+        torch.cuda.synchronize()
+        assert bool((found == 1).all())
+        del handoff, found
+    print(f"{megabytes} MB: first start {min(ours):.1f} ms, .to {min(theirs):.1f} ms")
 
-    assert bool((found == 1).all())
-    assert ours <= theirs * 1.1
+    assert min(ours) <= min(theirs)
 
 
 def test_two_threads_share_a_copy_stream(copies: CopyStream) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
-MYPY = '[tool.mypy]\nstrict = true\n'
+MYPY = "[tool.mypy]\nstrict = true\n"
 PLUGIN = 'plugins = ["tensorpack.mypy_plugin"]\n'
 PYREFLY = '[tool.pyrefly]\npreset = "default"\n'
 Lines = frozenset[int]
@@ -41,7 +41,8 @@ def mypy_lines(folder: Path, settings: str) -> Lines:
     """Give the lines that mypy reports."""
     (folder / "pyproject.toml").write_text(settings)
     output = run(folder, "mypy", "--cache-dir", str(folder / "cache"), "probes.py")
-    return frozenset(map(int, re.findall(r"^probes\.py:(\d+): error", output, re.M)))
+    lines = re.findall(r"^probes\.py:(\d+): error", output, re.MULTILINE)
+    return frozenset(map(int, lines))
 
 
 def pyright_lines(folder: Path, program: str) -> Lines:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import compare_checkers
 import pytest
-from conftest import Project
+from projects import Project
 
 HERE = Path(__file__).parent
 FILES = ("probes.txt", "beyond.txt")

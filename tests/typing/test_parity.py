@@ -1,29 +1,34 @@
-"""One corpus of annotations, judged by `@payload` and by the mypy plugin: no difference.
+"""Annotations and classes, judged by `@payload` and by the mypy plugin.
 
 The rule is written twice, for a class and for mypy's picture of one. This test is what
 keeps the two one rule.
 """
 
-import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import attrs
 import pytest
+from projects import Project
+
+from tensorpack import LifetimeError
 
 HERE = Path(__file__).parent
-CORPUS = (HERE / "annotations.txt").read_text()
+ANNOTATIONS = (HERE / "annotations.txt").read_text()
+CLASSES = (HERE / "classes.txt").read_text()
 HEADER = """\
-import collections, collections.abc, datetime, pathlib, threading, typing, uuid
+import collections, collections.abc, dataclasses, datetime, pathlib
+import threading, typing, uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import (TYPE_CHECKING, Annotated, Any, Final, Generic, Literal,
-    LiteralString, NoReturn, Optional, Self, Union)
-import numpy, numpy.typing as npt, torch
+from typing import (TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Literal,
+    LiteralString, NoReturn, Optional, Protocol, Self, Union)
+import attrs, numpy, numpy.typing as npt, torch
 from torch import Tensor
 import tensorpack
-from tensorpack import SupportsLifetime, derived, host_only, payload
+from tensorpack import (LifetimeAdapter, SupportsLifetime, derived, host_only,
+    payload)
 from vocabulary import *
 if TYPE_CHECKING:
     from vocabulary import Inner as Checked
@@ -35,51 +40,67 @@ class Later:
 """
 FUTURE = "from __future__ import annotations\n"
 Judged = Mapping[str, str]
-"""Why each annotation is refused; nothing for one that is accepted."""
+"""Why each case is refused; nothing for one that is accepted."""
 
 
-def corpus(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each annotation with its verdict."""
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            verdict, annotation = line.split(maxsplit=1)
-            yield annotation, {"ok": True, "bad": False}[verdict]
+@attrs.frozen
+class Case:
+    """A piece of code with its verdict."""
+
+    title: str
+    accepted: bool
+    code: str
 
 
-ANNOTATIONS = [annotation for annotation, _ in corpus(CORPUS)]
+def annotations(text: str) -> Iterator[Case]:
+    """Make a case of each annotation: a payload whose one field has it."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    for number, line in enumerate(lines):
+        verdict, annotation = line.split(maxsplit=1)
+        variable = annotation if annotation in ("T", "TensorT", "LeafOrInt") else ""
+        bases = f"(Generic[{variable}])" if variable else ""
+        code = f"\n@payload\nclass P{number}{bases}:\n    x: {annotation}\n"
+        yield Case(annotation, accepts(verdict), code)
 
 
-def class_text(number: int, annotation: str) -> str:
-    """Write the payload whose one field has the annotation."""
-    variable = annotation if annotation in ("T", "TensorT", "LeafOrInt") else ""
-    bases = f"(Generic[{variable}])" if variable else ""
-    return f"\n@payload\nclass P{number}{bases}:\n    x: {annotation}\n"
+def classes(text: str) -> Iterator[Case]:
+    """Make a case of each block of classes."""
+    for block in text.split("\n## ")[1:]:
+        title, _, code = block.partition("\n")
+        yield Case(title, accepts(title.split()[0]), f"\n{code}\n")
 
 
-def disagreements(text: str, *judges: Judged) -> list[str]:
-    """List the annotations of a corpus on which a judge differs from its verdict."""
+def accepts(verdict: str) -> bool:
+    """Read a verdict."""
+    return {"ok": True, "bad": False}[verdict]
+
+
+CASES = [*annotations(ANNOTATIONS), *classes(CLASSES)]
+
+
+def disagreements(cases: Sequence[Case], *judges: Judged) -> list[str]:
+    """List the cases on whose verdict a judge differs."""
     return [
-        annotation
-        for annotation, accepted in corpus(text)
+        case.title
+        for case in cases
         for judge in judges
-        if accepted is bool(judge[annotation])
+        if case.accepted is bool(judge[case.title])
     ]
 
 
 def judge_at_run_time(*, future: bool) -> dict[str, str]:
-    """Decorate one class for each annotation, and keep what was said."""
+    """Run each case, and keep what was said."""
     module = types.ModuleType("judged")
     sys.modules["judged"] = module
     run(HEADER, module)
     found = {}
-    for number, annotation in enumerate(ANNOTATIONS):
-        text = class_text(number, annotation)
+    for case in CASES:
         try:
-            run(FUTURE + text if future else text, module)
-        except importlib.import_module("tensorpack").LifetimeError as error:
-            found[annotation] = error.refusals[0].reason
+            run(FUTURE + case.code if future else case.code, module)
+        except LifetimeError as error:
+            found[case.title] = "\n".join(r.reason for r in error.refusals)
         else:
-            found[annotation] = ""
+            found[case.title] = ""
     return found
 
 
@@ -96,60 +117,62 @@ def run_time() -> Iterator[tuple[Judged, Judged]]:
 
 
 @pytest.fixture(scope="module")
-def plugin(new_project: Callable[[], Any]) -> tuple[Judged, Judged]:
+def plugin(new_project: Callable[[], Project]) -> tuple[Judged, Judged]:
     """Give the verdicts of the plugin, from a cold and from a warm cache."""
-    text, lines = FUTURE + HEADER, {}
-    for number, annotation in enumerate(ANNOTATIONS):
-        text += class_text(number, annotation)
-        lines[text.count("\n")] = annotation
+    text, titles = FUTURE + HEADER, [""] * (FUTURE + HEADER).count("\n")
+    for case in CASES:
+        text += case.code
+        titles += [case.title] * case.code.count("\n")
     project = new_project()
     runs = []
     for ending in (FOOTER, f"{FOOTER}\n"):  # the change has mypy judge the module again
         project.write("judged.py", text + ending)
-        runs.append(dict.fromkeys(ANNOTATIONS, ""))
+        said = dict.fromkeys((case.title for case in CASES), "")
         for error in project.mypy("judged.py"):
             if error.code == "tensorpack-lifetime":
-                runs[-1][lines[error.line]] = error.text
+                said[titles[error.line - 1]] += f"{error.text}\n"
+        runs.append(said)
     return runs[0], runs[1]
 
 
 def test_corpus_is_large() -> None:
-    """The corpus has at least 90 annotations, and none twice."""
-    assert len(ANNOTATIONS) >= 90
-    assert len(ANNOTATIONS) == len(set(ANNOTATIONS))
+    """There are at least 90 annotations, and no case twice."""
+    assert len(list(annotations(ANNOTATIONS))) >= 90
+    assert len(CASES) == len({case.title for case in CASES})
 
 
-def test_validator_agrees_with_corpus(run_time: tuple[Judged, Judged]) -> None:
-    """`@payload` gives each annotation its verdict, quoted or not."""
-    assert [] == disagreements(CORPUS, *run_time)
+def test_validator_gives_the_verdicts(run_time: tuple[Judged, Judged]) -> None:
+    """`@payload` gives each case its verdict, with quoted annotations too."""
+    assert [] == disagreements(CASES, *run_time)
 
 
-def test_plugin_agrees_with_corpus(plugin: tuple[Judged, Judged]) -> None:
-    """The plugin gives each annotation its verdict, also from a warm cache."""
-    assert [] == disagreements(CORPUS, *plugin)
+def test_plugin_gives_the_verdicts(plugin: tuple[Judged, Judged]) -> None:
+    """The plugin gives each case its verdict, also from a warm cache."""
+    assert [] == disagreements(CASES, *plugin)
 
 
-def test_plugin_gives_the_reason_of_the_validator(
+def test_plugin_gives_the_reasons_of_the_validator(
     run_time: tuple[Judged, Judged], plugin: tuple[Judged, Judged]
 ) -> None:
-    """What mypy prints has the words of the run-time error."""
+    """What mypy prints has the words of the run-time error, for every bad field."""
     differing = [
-        annotation
-        for annotation in ANNOTATIONS
-        if run_time[0][annotation] not in plugin[0][annotation]
+        case.title
+        for case in CASES
+        for reason in run_time[1][case.title].splitlines()
+        if reason not in plugin[0][case.title]
     ]
 
     assert ["NTGeneric"] == differing  # mypy has put `Any` where nothing was written
 
 
-@pytest.mark.parametrize("annotation", ["Tensor", "object", "HostOnly[Tensor]", "TDBad"])
+@pytest.mark.parametrize("title", ["Tensor", "object", "HostOnly[Tensor]"])
 def test_flipped_verdict_is_noticed(
-    run_time: tuple[Judged, Judged], plugin: tuple[Judged, Judged], annotation: str
+    run_time: tuple[Judged, Judged], plugin: tuple[Judged, Judged], title: str
 ) -> None:
     """A wrong verdict in the corpus makes the comparison fail, for both judges."""
-    right = next(line for line in CORPUS.splitlines() if line[5:] == annotation)
-    wrong = f"{'bad ' if right.startswith('ok') else 'ok  '} {annotation}"
-    flipped = CORPUS.replace(f"\n{right}\n", f"\n{wrong}\n")
+    right = next(line for line in ANNOTATIONS.splitlines() if line[5:] == title)
+    wrong = f"{'bad ' if right.startswith('ok') else 'ok  '} {title}"
+    flipped = list(annotations(ANNOTATIONS.replace(f"\n{right}\n", f"\n{wrong}\n")))
 
-    assert [annotation] * 2 == disagreements(flipped, *run_time)
-    assert [annotation] * 2 == disagreements(flipped, *plugin)
+    assert [title] * 2 == disagreements(flipped, *run_time)
+    assert [title] * 2 == disagreements(flipped, *plugin)

@@ -6,7 +6,16 @@ import dataclasses
 import enum
 import threading
 from collections.abc import Callable, Sequence
-from typing import Annotated, ClassVar, Generic, NamedTuple, NewType, Optional, Protocol, TypeVar
+from typing import (
+    Annotated,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    NewType,
+    Optional,
+    Protocol,
+    TypeVar,
+)
 
 import attrs
 import numpy as np
@@ -326,6 +335,9 @@ class SubTensor(Tensor):
 class Abstract(abc.ABC):
     """An abstract class."""
 
+    @abc.abstractmethod
+    def run(self) -> None: ...
+
 
 UserId = NewType("UserId", int)
 TensorId = NewType("TensorId", Tensor)
@@ -341,6 +353,9 @@ Array = np.ndarray
 Handler = Callable[[], int]
 
 __all__ = [
+    "KV",
+    "KV2",
+    "KV3",
     "NT",
     "TD",
     "Abstract",
@@ -366,9 +381,6 @@ __all__ = [
     "InnerData",
     "InnerNoBase",
     "IntColor",
-    "KV",
-    "KV2",
-    "KV3",
     "KVChild",
     "LateOwn",
     "LeafOrInt",

@@ -132,8 +132,8 @@ class _Bench:
 
 
 def _work(device: torch.device, stream: torch.Stream) -> Callable[[], None]:
-    """Make the work that keeps a stream busy."""
-    weight = torch.randn(2048, 2048, device=device)
+    """Make the work that keeps a stream busy, some dozens of microseconds long."""
+    weight = torch.randn(1024, 1024, device=device)
 
     def work() -> None:
         with stream:

@@ -13,7 +13,8 @@ from tensorpack._cli.bench.ways import Way
 
 __all__ = ["measure"]
 
-_SYNC_EVERY = 20
+_BURST = 8
+_SETTLE = 3
 _OTHER_OPS = 20
 
 
@@ -27,37 +28,40 @@ def measure(
 ) -> dict[str, float]:
     """Give each way's median host time in microseconds: move, record and free.
 
+    In each round every way, in random order, lives a burst of lives of which the first
+    are not counted: the allocator frees recorded blocks when it is asked for the next
+    one, so they pay for the way before.
+
     Args:
         ways: the ways; those without a life are left out.
-        device: synchronized between rounds, outside the measured time.
-        rounds: how often each way is measured.
+        device: synchronized between bursts, outside the measured time.
+        rounds: how many lives of each way are counted, at least.
         cold: let a step of other eager work cool the caches before each life.
         busy: queues work on the consumer stream before each measured life.
     """
     lives = {way.name: way.life for way in ways if way.life is not None}
-    for _ in range(10):
-        for life in lives.values():
-            life()
     times: dict[str, list[float]] = {name: [] for name in lives}
     order = list(lives)
     shuffle = random.Random(0).shuffle  # noqa: S311  # the order of rounds is no secret
     other = torch.randn(64, 64, device="cpu" if device.type == "meta" else device)
     collected = gc.isenabled()
     gc.disable()
-    for number in range(rounds):
+    for _ in range(-(-rounds // (_BURST - _SETTLE))):
         shuffle(order)
         for name in order:
-            if busy is not None:
-                busy()
-            if cold:
-                _other_work(other)
-            start = time.perf_counter_ns()
-            value = lives[name]()
-            del value
-            times[name].append((time.perf_counter_ns() - start) / 1000)
-        if number % _SYNC_EVERY == 0:
             _synchronize(device)
-            gc.collect(0)
+            for number in range(_BURST):
+                if busy is not None:
+                    busy()
+                if cold:
+                    _other_work(other)
+                start = time.perf_counter_ns()
+                value = lives[name]()
+                del value
+                spent = (time.perf_counter_ns() - start) / 1000
+                if number >= _SETTLE:
+                    times[name].append(spent)
+        gc.collect(0)
     if collected:
         gc.enable()
     _synchronize(device)

@@ -1,0 +1,37 @@
+"""What lets `torch.compile` trace the `__init__` that attrs has made."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["let_trace_init"]
+
+_NAME = "_cached_setattr_get"  # what attrs calls `object.__setattr__.__get__`
+_bind: Callable[[object], Callable[[str, Any], None]] = object.__setattr__.__get__
+
+
+def let_trace_init(cls: type) -> None:
+    """Let `torch.compile` trace the `__init__` of a class that attrs has made.
+
+    Where the class is frozen or has converters or hooks, attrs sets the fields by
+    `object.__setattr__.__get__(self)`, which is not traced. The names of the function
+    are its own, so another name for it changes no other class.
+    """
+    init = vars(cls).get("__init__")
+    code = getattr(init, "__code__", None)
+    if code is None or not code.co_filename.startswith("<attrs generated"):
+        return
+    names = init.__globals__  # type: ignore[union-attr]  # it has code, so it has names
+    if names.get(_NAME) == _bind:
+        names[_NAME] = _bound_setter
+        # Tracing would look the name up in the module that this names.
+        names.pop("__name__", None)
+
+
+def _bound_setter(instance: object) -> Callable[[str, Any], None]:
+    """Bind `object.__setattr__` to an instance, in a form that can be traced."""
+    if torch.compiler.is_compiling():
+        return functools.partial(object.__setattr__, instance)
+    return _bind(instance)

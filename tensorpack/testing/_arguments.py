@@ -1,0 +1,83 @@
+"""What the `__init__` of a class takes, and who has written the annotations."""
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from tensorpack._lifetime import PLAN
+from tensorpack._msgspec import is_struct, struct_defaults
+from tensorpack._resolve import Context
+from tensorpack._structs import members_of, struct_fields
+
+__all__ = ["Argument", "arguments_of", "concrete", "written_by"]
+
+
+@attrs.frozen
+class Argument:
+    """A field as `__init__` takes it.
+
+    Attributes:
+        name: the attribute's name.
+        annotation: what it is annotated with.
+        argument: the name that `__init__` has for it; None if it takes none.
+        optional: whether it has a default.
+    """
+
+    name: str
+    annotation: object
+    argument: str | None
+    optional: bool
+
+
+def arguments_of(cls: Any) -> Iterator[Argument]:
+    """Iterate the fields of a class, or else the arguments of its `__init__`."""
+    if attrs.has(cls):
+        for a in attrs.fields(cls):
+            has_default = a.default is not attrs.NOTHING
+            yield Argument(a.name, a.type, a.alias if a.init else None, has_default)
+    elif dataclasses.is_dataclass(cls):
+        missing = dataclasses.MISSING
+        for f in dataclasses.fields(cls):
+            has_default = f.default is not missing or f.default_factory is not missing
+            yield Argument(f.name, f.type, f.name if f.init else None, has_default)
+    elif is_struct(cls):
+        types_of = struct_fields(cls) or {}
+        for name, default in struct_defaults(cls):
+            yield Argument(name, types_of.get(name), name, default is not None)
+    else:
+        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                yield Argument(p.name, p.annotation, p.name, p.default is not p.empty)
+
+
+def written_by(
+    cls: Any, tp: object, ctx: Context, fields: list[Argument]
+) -> dict[str, tuple[object, Context]]:
+    """Find who has written the annotation of each field, and where."""
+    corrections: dict[str, object] = {}
+    for base in reversed(cls.__mro__):
+        plan: Any = vars(base).get(PLAN)
+        corrections.update(plan.corrections if plan is not None else {})
+    plan = vars(cls).get(PLAN)
+    names = plan.namespace if plan is not None else ctx.namespace.beside(cls)
+    own = attrs.evolve(ctx, namespace=names, own=cls)
+    declared = {f.name: f.annotation for f in fields}
+    found = {
+        member.name: (member.annotation, attrs.evolve(member.ctx, own=cls))
+        for member in members_of(cls, tp, declared, own)
+    }
+    return found | {n: (a, own) for n, a in corrections.items() if n in found}
+
+
+def concrete(cls: Any) -> Any:
+    """Give a class that has instances: itself, or the first of its subclasses."""
+    if not inspect.isabstract(cls):
+        return cls
+    for child in cls.__subclasses__():
+        found = concrete(child)
+        if not inspect.isabstract(found):
+            return found
+    return cls

@@ -1,0 +1,283 @@
+"""One operator: run on host memory, and recorded by what it does to device memory."""
+
+import functools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from tensorpack._streams import StreamId, stream_id
+from tensorpack.testing._device import DeviceTensor, refresh
+from tensorpack.testing._functions import indexed
+from tensorpack.testing._log import Log
+from tensorpack.testing._pinned import is_pinned, mark_pinned
+
+__all__ = ["Call"]
+
+_aten = torch.ops.aten
+_HOST = torch.device("cpu")
+_COPIES = (_aten._to_copy.default, _aten.copy_.default, _aten._foreach_copy_.default)
+
+
+class _World(Protocol):
+    """What a call asks of its world."""
+
+    real: bool
+    log: Log
+
+    def current(self, device: torch.device | None = None) -> StreamId: ...
+    def on_device(self, tensor: object) -> bool: ...
+    def number(self, tensor: Tensor) -> int: ...
+    def storages(self, tensor: Tensor) -> list[int]: ...
+    def claim(self, numbers: Tensor, device: torch.device) -> DeviceTensor: ...
+    def recorder(self) -> AbstractContextManager[object]: ...
+
+
+class Call:
+    """One operator with its arguments."""
+
+    def __init__(self, world: _World, func: Any, args: Any, kwargs: Any) -> None:
+        self.world = world
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.flat = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        self.devices = [x for x in self.flat if world.on_device(x)]
+
+    def run(self) -> Any:
+        """Run it; give what the device would have given."""
+        func = self.func
+        if func is _aten.record_stream.default:
+            return self._record_stream()
+        if not self.world.real:
+            if _is_composite(func):
+                # Inference mode leaves such operators whole: take them apart.
+                with self.world.recorder():
+                    return func.decompose(*self.args, **self.kwargs)
+            if func is _aten.is_pinned.default:
+                return is_pinned(self.args[0])
+            if func in (_aten._pin_memory.default, _aten.pin_memory.default):
+                return mark_pinned(self.args[0].clone())
+        out = func(*self.args, **self.kwargs) if self.world.real else self._on_host()
+        self._record(out)
+        return out
+
+    def _record_stream(self) -> None:
+        """Record a stream on the block of a tensor."""
+        tensor, stream = self.args
+        if not isinstance(tensor, DeviceTensor):
+            self.func(tensor, stream)
+        for storage in self.world.storages(tensor):
+            self.world.log.add("record", stream_id(stream), storage)
+
+    # On the host.
+
+    def _on_host(self) -> Any:
+        """Run the operator on host memory; claim what it makes for the device."""
+        target = self._target()
+        self._check_devices()
+        kwargs = dict(self.kwargs)
+        pinned = kwargs.pop("pin_memory", None) and target in (None, _HOST)
+        args, kwargs = tree_map(_to_host, (self.args, kwargs))
+        out = self.func(*args, **kwargs)
+        given = {id(_to_host(x)): x for x in self.flat}
+        for tensor in self.devices:
+            self._refresh(tensor)
+
+        def back(made: Any) -> Any:
+            if not isinstance(made, Tensor) or made.device.type == "meta":
+                return made
+            if id(made) in given:
+                return given[id(made)]
+            if target is not None and target.type == "cuda":
+                return self.world.claim(made, target)
+            if target is None and self.devices and not pinned:
+                return self.world.claim(made, self.devices[0].device)
+            return mark_pinned(made) if pinned else made
+
+        return tree_map(back, out)
+
+    def _refresh(self, tensor: Any) -> None:
+        """Follow a change of a tensor's shape, or of the memory it lies in."""
+        numbers = tensor.numbers
+        if numbers.layout is not torch.strided:
+            return
+        storage = numbers.untyped_storage()
+        if storage._cdata != tensor.block.memory._cdata:
+            tensor.block = self.world.claim(numbers, tensor.device).block
+        elif (
+            numbers.shape == tensor.shape
+            and numbers.stride() == tensor.stride()
+            and numbers.storage_offset() == tensor.storage_offset()
+        ):
+            return
+        refresh(tensor)
+
+    def _target(self) -> torch.device | None:
+        """Give the device that the operator is asked to make its result on."""
+        found = self.kwargs.get("device")
+        for arg in self.args:
+            if isinstance(arg, torch.device):
+                found = arg
+        target: torch.device | None = indexed(found)
+        return target
+
+    def _check_devices(self) -> None:
+        """Refuse to mix host and device tensors, as kernels do."""
+        if not self.devices or self.func in _COPIES or _takes_any(self.func):
+            return
+        for x in self.flat:
+            if not isinstance(x, DeviceTensor) and x.dim() and x.device.type == "cpu":
+                msg = (
+                    "Expected all tensors to be on the same device, but found at least "
+                    f"two devices, {self.devices[0].device} and cpu! ({self.func})"
+                )
+                raise RuntimeError(msg)
+
+    # In the log.
+
+    def _record(self, out: Any) -> None:
+        """Enter what the operator did to device memory, on the current stream."""
+        made = [x for x in tree_leaves(out) if self.world.on_device(x)]
+        if not made and not self.devices:
+            return
+        stream = self.world.current((made or self.devices)[0].device)
+        accesses = [
+            (call, storage)
+            for call, tensor in self._accesses(out, made)
+            for storage in self._numbers(tensor)
+        ]
+        for call, storage in dict.fromkeys(accesses):
+            self.world.log.add(call, stream, storage)
+        if self._blocks(out):
+            self.world.log.add_synchronize(stream)
+
+    def _numbers(self, tensor: Tensor) -> list[int]:
+        if isinstance(tensor, DeviceTensor):
+            return [part.block.number for part in tensor.parts or (tensor,)]
+        return self.world.storages(tensor)
+
+    def _accesses(self, out: Any, made: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Iterate what is done to which device tensor."""
+        if self.func in _COPIES:
+            for new, old in self._copied(out):
+                yield from self._copy(new, old)
+            return
+        if _touches_nothing(self.func):
+            return
+        written = [
+            x
+            for x in _written(self.func, self.args, self.kwargs)
+            if self.world.on_device(x)
+        ]
+        owned = {n for x in self.devices for n in self._numbers(x)}
+        fresh = [x for x in made if not owned.issuperset(self._numbers(x))]
+        if made and not fresh and not written:
+            return  # another view of the same memory
+        for x in self.devices:
+            if not any(x is w for w in written):
+                yield "read", x
+        for x in (*written, *fresh):
+            yield "write", x
+
+    def _copied(self, out: Any) -> Iterator[tuple[Any, Any]]:
+        """Iterate the pairs that a copy copies, target first."""
+        if self.func is _aten._to_copy.default:
+            yield out, self.args[0]
+        elif self.func is _aten.copy_.default:
+            yield self.args[0], self.args[1]
+        else:
+            yield from zip(self.args[0], self.args[1], strict=True)
+
+    def _copy(self, new: Tensor, old: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Name a copy by its direction."""
+        there, here = self.world.on_device(new), self.world.on_device(old)
+        if there and here:
+            yield "read", old
+            yield "write", new
+        elif there:
+            yield "copy", new
+        elif here:
+            yield "fetch", old
+
+    def _blocks(self, out: Any) -> bool:
+        """Tell whether the host blocks for the current stream."""
+        if self.func is _aten._local_scalar_dense.default:
+            return bool(self.devices)
+        if self.func is _aten._to_copy.default:
+            return self._crosses(out, self.args[0]) and not self.kwargs.get(
+                "non_blocking"
+            )
+        if self.func is _aten.copy_.default:
+            flags = (*self.args[2:3], self.kwargs.get("non_blocking"))
+            return self._crosses(*self.args[:2]) and not any(flags)
+        return self.func in _READ_BY_HOST and bool(self.devices)
+
+    def _crosses(self, new: Tensor, old: Tensor) -> bool:
+        """Tell whether a copy goes from the host to the device or back."""
+        return self.world.on_device(new) is not self.world.on_device(old)
+
+
+_READ_BY_HOST = (
+    _aten.nonzero.default,
+    _aten.equal.default,
+    _aten.masked_select.default,
+)
+
+
+def _to_host(x: Any) -> Any:
+    """Give what stands on the host for an argument."""
+    if isinstance(x, DeviceTensor):
+        return x.numbers
+    if isinstance(x, torch.device):
+        return x if x.type == "meta" else _HOST
+    return x
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Tell whether an operator is only made of others."""
+    return isinstance(
+        func, torch._ops.OpOverload
+    ) and torch._C._dispatch_has_kernel_for_dispatch_key(
+        _name(func), "CompositeImplicitAutograd"
+    )
+
+
+@functools.cache
+def _touches_nothing(func: Any) -> bool:
+    """Tell whether an operator reads and writes no numbers."""
+    if torch.Tag.inplace_view in getattr(func, "tags", ()):
+        return True
+    name = str(func).removeprefix("aten.").partition(".")[0]
+    return name.startswith(("empty", "new_empty")) or name in ("set_", "is_same_size")
+
+
+@functools.cache
+def _takes_any(func: Any) -> bool:
+    """Tell whether an operator takes tensors of several devices."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return True
+    return "index" in _name(func) or "set_" in _name(func)
+
+
+def _name(func: Any) -> str:
+    name: str = func.name()
+    return name
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """Iterate the arguments that an operator writes to."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        if func.__name__ == "_setitem":
+            yield args[0]
+        return
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else None
+            given = kwargs.get(argument.name, given)
+            yield from (x for x in tree_leaves(given) if isinstance(x, Tensor))

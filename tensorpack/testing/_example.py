@@ -1,0 +1,300 @@
+"""Examples of classes: an instance made from its annotations, with every leaf in it."""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import attrs
+
+from tensorpack._lifetime import Marker, SupportsLifetime, is_tensor_type
+from tensorpack._msgspec import setter_of
+from tensorpack._resolve import Context, Namespace, Placeholder, Unresolved, spell
+from tensorpack._structs import (
+    declared_keys,
+    is_named_tuple,
+    is_typed_dict,
+    members_of,
+)
+from tensorpack.testing._arguments import (
+    Argument,
+    arguments_of,
+    concrete,
+    written_by,
+)
+from tensorpack.testing._oracle import Search
+from tensorpack.testing._values import MAKERS, CannotError, Values, container_kind
+
+__all__ = ["example"]
+
+T = TypeVar("T")
+
+
+def example(cls: type[T], /, **values: object) -> T:
+    """Make an instance from a class's annotations, with every leaf in it.
+
+    Optional fields are filled, containers have an item, unions take the arm that holds
+    a tensor, an abstract class gives an instance of a subclass. Tensors are small,
+    on the host, and have numbers of their own each. `__init__` runs.
+
+    Args:
+        cls: a payload, an attrs class, dataclass, msgspec struct or named tuple, or any
+            class whose `__init__` has annotations.
+        **values: values by field name, for what annotations cannot tell.
+
+    Raises:
+        TypeError: a field without a default has an annotation that no example can be
+            made for, or `__init__` does not take the examples.
+
+    >>> import torch
+    >>> from tensorpack import payload
+    >>> @payload
+    ... class Batch:
+    ...     ids: torch.Tensor
+    ...     images: list[torch.Tensor] | None = None
+    >>> example(Batch)
+    Batch(ids=float32[2, 3] cpu, images=[float32[2, 3] cpu])
+    """
+    made: T = Maker().instance(cls, cls, Context(Namespace.of(cls, {}), cls), values)
+    return made
+
+
+class Maker:
+    """Makes values from annotations."""
+
+    def __init__(self) -> None:
+        self.values = Values()
+        self._open: list[object] = []
+
+    def instance(
+        self, cls: Any, tp: object, ctx: Context, given: dict[str, Any]
+    ) -> Any:
+        """Make an instance of a class.
+
+        Args:
+            cls: the class.
+            tp: the class as it was named, perhaps with parameters.
+            ctx: where `tp` was written.
+            given: values by field name.
+        """
+        cls = concrete(cls)
+        fields = list(arguments_of(cls))
+        _check_given(cls, fields, given)
+        self._open.append(cls)
+        try:
+            values = self._values(cls, tp, ctx, fields, given)
+        finally:
+            self._open.pop()
+        arguments = {
+            f.argument: values[f.name]
+            for f in fields
+            if f.argument is not None and f.name in values
+        }
+        made = _call(cls, arguments)
+        for f in fields:
+            # What `__init__` has left empty: a leaf that is computed later, say.
+            if f.argument is None and f.name in values and _lacks(made, f.name):
+                setter_of(cls)(made, f.name, values[f.name])
+        return made
+
+    def _values(
+        self,
+        cls: Any,
+        tp: object,
+        ctx: Context,
+        fields: list[Argument],
+        given: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Make the values of all fields that need or can have one."""
+        made: dict[str, Any] = {}
+        problems: list[str] = []
+        written = written_by(cls, tp, ctx, fields)
+        for f in fields:
+            if f.name in given:
+                made[f.name] = given[f.name]
+                continue
+            annotation, where = written[f.name]
+            try:
+                made[f.name] = self.make(annotation, where)
+            except CannotError as error:
+                if not f.optional and f.argument is not None:
+                    problems.append(
+                        f"`{cls.__qualname__}.{f.name}`: {error}. Pass a value: "
+                        f"`example({cls.__name__}, {f.name}=...)`."
+                    )
+        if problems:
+            if len(self._open) > 1:
+                raise CannotError(" ".join(problems).rstrip("."))
+            raise TypeError("\n".join(problems))
+        return made
+
+    def make(self, annotation: object, ctx: Context, *, dynamic: bool = False) -> Any:
+        """Make a value of a type.
+
+        Args:
+            annotation: the type as it was written.
+            ctx: where it was written.
+            dynamic: whether a type that says nothing stands for a tensor.
+        """
+        tp: Any = ctx.namespace.evaluate(annotation)
+        if isinstance(tp, (Unresolved, Placeholder)) or tp is inspect.Parameter.empty:
+            msg = f"nobody knows the type `{spell(annotation)}`"
+            raise CannotError(msg)
+        if tp is None or tp is type(None):
+            return None
+        if tp is Any or tp is object or tp is SupportsLifetime:
+            return self.values.tensor() if dynamic or tp is SupportsLifetime else None
+        return self._of_form(tp, typing.get_origin(tp), ctx, dynamic)
+
+    def _of_form(self, tp: Any, origin: Any, ctx: Context, dynamic: bool) -> Any:
+        """Make a value of a special form."""
+        args = typing.get_args(tp)
+        if origin is typing.Annotated:
+            return self._annotated(args[0], args[1:], ctx)
+        if type(origin or tp).__name__ == "TypeAliasType":
+            alias = origin or tp
+            pairs = zip(alias.__type_params__, args, strict=False)
+            bound = {**ctx.bound, **{p: (a, ctx) for p, a in pairs}}
+            return self.make(alias.__value__, attrs.evolve(ctx, bound=bound))
+        if isinstance(tp, typing.TypeVar):
+            return self._variable(tp, ctx)
+        if isinstance(tp, typing.NewType):
+            return self.make(tp.__supertype__, ctx)
+        if tp is typing.Self:
+            return self._class(ctx.own, ctx.own, ctx)
+        if origin in (typing.Union, types.UnionType):
+            return self._union(args, ctx, dynamic)
+        if origin is typing.Literal:
+            return args[0]
+        if args and origin in (typing.Final, typing.Required, typing.NotRequired):
+            return self.make(args[0], ctx)
+        kind = container_kind(origin or tp)
+        if kind is not None:
+            return self._container(kind, args, ctx, dynamic)
+        if isinstance(origin or tp, type):
+            return self._class(origin or tp, tp, ctx)
+        if origin is Callable or tp is Callable:
+            return repr
+        msg = f"no example can be made of `{spell(tp)}`"
+        raise CannotError(msg)
+
+    def _annotated(self, inner: Any, metadata: Any, ctx: Context) -> Any:
+        """Make a value of a marked type; one that stays may be None."""
+        borrowed = Marker.BORROWED in metadata
+        try:
+            return self.make(inner, ctx, dynamic=borrowed or Marker.DYNAMIC in metadata)
+        except CannotError:
+            if borrowed or Marker.HOST_ONLY in metadata:
+                return None
+            raise
+
+    def _variable(self, tp: Any, ctx: Context) -> Any:
+        """Make a value of what a type variable stands for."""
+        if tp in ctx.bound:
+            argument, where = ctx.bound[tp]
+            return self.make(argument, where)
+        if tp.__bound__ is not None:
+            return self.make(tp.__bound__, ctx)
+        if tp.__constraints__:
+            return self.make(tp.__constraints__[0], ctx)
+        return self.values.tensor()
+
+    def _union(self, arms: tuple[Any, ...], ctx: Context, dynamic: bool) -> Any:
+        """Make a value of the first arm that holds a tensor, or else of the first."""
+        made: list[Any] = []
+        problem: CannotError | None = None
+        for arm in arms:
+            try:
+                value = self.make(arm, ctx, dynamic=dynamic)
+            except CannotError as error:
+                problem = error
+                continue
+            if Search(value).found:
+                return value
+            made.append(value)
+        if not made and problem is not None:
+            raise problem
+        return next((value for value in made if value is not None), None)
+
+    def _container(
+        self, kind: str, args: tuple[Any, ...], ctx: Context, dynamic: bool
+    ) -> Any:
+        """Make a container with an item of each type."""
+        if kind in MAKERS.mappings:
+            key, value = args or (str, Any)
+            pairs = self._items((value,), ctx, dynamic)
+            return MAKERS.mappings[kind]({self.make(key, ctx): v for v in pairs})
+        if kind == "tuple" and args and args[-1] is not Ellipsis:
+            return tuple(self.make(arg, ctx, dynamic=dynamic) for arg in args)
+        return MAKERS.sequences[kind](self._items(args[:1] or (Any,), ctx, dynamic))
+
+    def _items(self, args: tuple[Any, ...], ctx: Context, dynamic: bool) -> list[Any]:
+        """Make the items of a container; none where they contain its owner."""
+        before = len(self._open)
+        try:
+            return [self.make(arg, ctx, dynamic=dynamic) for arg in args]
+        except EndlessError:
+            del self._open[before:]
+            return []
+
+    def _class(self, cls: Any, tp: Any, ctx: Context) -> Any:
+        """Make an instance of a class."""
+        array = getattr(cls, "array_type", None)
+        if array is not None and cls.__module__.startswith("jaxtyping"):
+            return self.values.jaxtyped(cls)
+        if is_tensor_type(cls):
+            return self.values.tensor(cls)
+        if is_typed_dict(cls):
+            return self._members(cls, tp, declared_keys(cls), ctx)
+        made = self.values.known(cls)
+        if made is not None:
+            return made
+        if is_named_tuple(cls):
+            notes = typing.get_type_hints(cls, include_extras=True)
+            return cls(**self._members(cls, tp, notes, ctx))
+        if self._open.count(cls):
+            msg = f"`{cls.__name__}` contains itself"
+            raise EndlessError(msg)
+        try:
+            return self.instance(cls, tp, ctx, {})
+        except (TypeError, ValueError) as error:
+            msg = f"no example can be made of `{cls.__name__}`"
+            raise CannotError(msg) from error
+
+    def _members(
+        self, cls: Any, tp: object, declared: dict[str, object], ctx: Context
+    ) -> dict[str, Any]:
+        """Make the members of a named tuple or typed dictionary."""
+        return {
+            member.name: self.make(member.annotation, member.ctx)
+            for member in members_of(cls, tp, declared, ctx)
+        }
+
+
+class EndlessError(CannotError):
+    """A class contains itself: here the example has to end."""
+
+
+def _check_given(cls: type, fields: list[Argument], given: dict[str, Any]) -> None:
+    """Refuse values for what is no field."""
+    unknown = [name for name in given if name not in {f.name for f in fields}]
+    if unknown:
+        msg = f"`{cls.__qualname__}` has no field `{unknown[0]}`."
+        raise TypeError(msg)
+
+
+def _lacks(made: object, name: str) -> bool:
+    return getattr(made, name, None) is None
+
+
+def _call(cls: Any, arguments: dict[Any, Any]) -> Any:
+    """Call a class; say which examples it was given if it does not take them."""
+    try:
+        return cls(**arguments)
+    except Exception as error:
+        error.add_note(
+            f"`{cls.__qualname__}` was called with examples. Pass the values that it "
+            f"asks for: `example({cls.__name__}, name=...)`."
+        )
+        raise

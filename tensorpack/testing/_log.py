@@ -1,0 +1,285 @@
+"""The log: what was queued on which stream, in order, and what that proves."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from tensorpack._lifetime import Marker
+from tensorpack._streams import StreamId, stream_id
+from tensorpack.testing._clocks import Clock, Mark, Order
+from tensorpack.testing._oracle import Found, Search
+from tensorpack.testing._proofs import hazards, not_handed_over
+
+__all__ = ["Entry", "Log", "is_under", "owed"]
+
+
+@attrs.frozen
+class Entry:
+    """One thing that a stream was given to do, or that was done to its memory.
+
+    Attributes:
+        call: `"copy"` (host to device), `"fetch"` (device to host), `"read"`,
+            `"write"`, `"event"` (an event is recorded), `"wait"` (the stream waits for
+            one), `"record"` (the stream is recorded on memory), `"free"` (the last
+            reference is gone; the stream is the one the memory was allocated on), or
+            `"synchronize"` (the host blocks for the stream).
+        stream: device type, device index and stream id.
+        storage: the number of the block of device memory, counted from 0.
+        event: the number of the event, counted from 0.
+        key: the keys of the leaves in that block, as far as the log was told.
+    """
+
+    call: str
+    stream: StreamId
+    storage: int | None = None
+    event: int | None = None
+    key: str = ""
+
+    def on(self, stream: torch.Stream) -> bool:
+        """Tell whether it is an entry of a stream."""
+        return self.stream == stream_id(stream)
+
+
+class Log:
+    """What streams were given to do, in order.
+
+    Attributes:
+        order: who is behind whom.
+        capturing_ids: the streams that say they are capturing a graph.
+        allocated: the stream on which each block was allocated, as far as it was seen.
+    """
+
+    def __init__(self, storages: Callable[[Tensor], list[int]]) -> None:
+        self._storages = storages
+        self._entries: list[Entry] = []
+        self._clocks: list[Clock] = []
+        self._keys: dict[int, dict[str, None]] = {}
+        self._events = 0
+        self.order = Order()
+        self.capturing_ids: set[StreamId] = set()
+        self.allocated: dict[int, StreamId] = {}
+
+    @property
+    def raw(self) -> list[Entry]:
+        """Everything so far, without keys."""
+        return self._entries
+
+    def keys_of(self, storage: int) -> str:
+        """Name the leaves in a block, as far as the log was told."""
+        return ", ".join(self._keys.get(storage, ()))
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Everything so far, the oldest first."""
+        return [
+            attrs.evolve(entry, key=self.keys_of(entry.storage))
+            if entry.storage is not None
+            else entry
+            for entry in self._entries
+        ]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(
+        self,
+        call: str,
+        stream: StreamId,
+        storage: int | None = None,
+        event: int | None = None,
+    ) -> None:
+        """Enter what a stream is given."""
+        with self.order.changed:
+            self._clocks.append(self.order.tick(stream, len(self._entries)))
+            self._entries.append(Entry(call, stream, storage, event))
+
+    def add_event(self, stream: StreamId) -> tuple[int, Mark]:
+        """Enter an event that is recorded on a stream."""
+        with self.order.changed:
+            number, self._events = self._events, self._events + 1
+            self.add("event", stream, event=number)
+            return number, self.order.mark(stream)
+
+    def add_wait(self, stream: StreamId, event: int, mark: Mark) -> None:
+        """Enter that a stream waits for an event."""
+        with self.order.changed:
+            self.order.follow(stream, mark)
+            self.add("wait", stream, event=event)
+
+    def add_synchronize(self, stream: StreamId, mark: Mark | None = None) -> None:
+        """Enter that the host blocks for a stream, and block for it."""
+        self.add("synchronize", stream)
+        self.order.await_done(self.order.mark(stream) if mark is None else mark)
+
+    def is_behind(self, later: int, earlier: int) -> bool:
+        """Tell whether one entry certainly comes after another on the device."""
+        stream = self._entries[earlier].stream
+        return self._clocks[later].get(stream, -1) >= earlier
+
+    # What a test asks.
+
+    def missing(
+        self, payload: object, stream: torch.Stream, *, ignore: Collection[str] = ()
+    ) -> list[str]:
+        """Name the device leaves of a payload that a stream is not recorded on.
+
+        The leaves are found by the oracle, not by the payload's plan. Leaves under
+        `Borrowed` fields are recorded elsewhere and left out.
+
+        Args:
+            payload: an object of any class.
+            stream: the stream whose work reads the leaves.
+            ignore: keys to leave out, with everything under them.
+        """
+        wanted = stream_id(stream)
+        recorded = {
+            e.storage
+            for e in self._entries
+            if e.call == "record" and e.stream == wanted
+        }
+        return [
+            found.key
+            for found, storages in self.owned(payload, ignore)
+            if not recorded.issuperset(storages)
+        ]
+
+    def owned(
+        self, payload: object, ignore: Collection[str] = ()
+    ) -> Iterator[tuple[Found, list[int]]]:
+        """Iterate the device leaves that a payload owns, with their blocks."""
+        for found in owed(payload, ignore):
+            storages = self._storages(found.tensor)
+            for storage in storages:
+                self._keys.setdefault(storage, {})[found.key] = None
+            if storages:
+                yield found, storages
+
+    def life(self, payload: object) -> dict[str, list[Entry]]:
+        """Tell what happened to each device leaf of a payload, in order.
+
+        Besides the entries of its memory, these are the event behind its last copy that
+        another stream waits for, and the waits.
+        """
+        owned = list(self.owned(payload))
+        entries = self.entries
+        return {
+            found.key: [entries[index] for index in self._life(storages)]
+            for found, storages in owned
+        }
+
+    def _life(self, storages: Collection[int]) -> list[int]:
+        """List the entries that tell the life of some blocks."""
+        entries = self._entries
+        own = [i for i, e in enumerate(entries) if e.storage in storages]
+        copies = [i for i in own if entries[i].call == "copy"]
+        if not copies:
+            return own
+        stream = entries[copies[-1]].stream
+        events = {
+            e.event: i
+            for i, e in enumerate(entries)
+            if e.call == "event" and e.stream == stream and i > copies[-1]
+        }
+        waits = [i for i, e in enumerate(entries) if e.call == "wait"]
+        waits = [i for i in waits if entries[i].event in events]
+        ready = [events[entries[waits[0]].event]] if waits else [*events.values()][:1]
+        numbers = {entries[index].event for index in ready}
+        return sorted(
+            {*own, *ready, *(i for i in waits if entries[i].event in numbers)}
+        )
+
+    def assert_handed_over(
+        self, payload: object, stream: torch.Stream, *, ignore: Collection[str] = ()
+    ) -> None:
+        """Fail unless a consumer has taken every device leaf of a payload rightly.
+
+        The consumer waits for each leaf's copy, then it is recorded on the leaf's
+        memory, then it reads. A leaf that was allocated on the consumer itself owes
+        nothing; leaves under `Borrowed` fields are left out.
+
+        Args:
+            payload: an object of any class, as the consumer got it.
+            stream: the consumer.
+            ignore: keys to leave out, with everything under them.
+
+        Raises:
+            AssertionError: some leaf was not; the error names the key of each.
+        """
+        __tracebackhide__ = True
+        wanted = stream_id(stream)
+        bad, count = [], 0
+        for found, storages in self.owned(payload, ignore):
+            count += 1
+            wrongs = (not_handed_over(self, number, wanted) for number in storages)
+            bad += [f"`{found.key}` {wrong}." for wrong in wrongs if wrong]
+        if not count:
+            bad = ["The payload has no leaf on a device. Give what `wait` returned."]
+        if bad:
+            raise AssertionError("\n".join(bad))
+
+    def hazards(self) -> list[str]:
+        """Describe every use of device memory that nothing protects, by any stream.
+
+        Two kinds: a stream reads or writes what another has written, or writes what
+        another has read, without waiting for it; and memory is freed while a stream
+        that is not recorded on it may still use it, unless the stream it was allocated
+        on waits for that one.
+        """
+        return [str(hazard) for hazard in hazards(self)]
+
+    def of(self, call: str, *, stream: torch.Stream | None = None) -> list[Entry]:
+        """List the entries of one call, of one stream if it is given."""
+        wanted = None if stream is None else stream_id(stream)
+        return [
+            e for e in self.entries if e.call == call and wanted in (None, e.stream)
+        ]
+
+    def held(self, stream: torch.Stream) -> AbstractContextManager[None]:
+        """Hold up a stream: nothing it is given in the block is done before its end.
+
+        Host code that synchronizes with such work from the same thread raises, since
+        it would block for ever.
+        """
+        return self.order.held(stream_id(stream))
+
+    @contextmanager
+    def capturing(self, stream: torch.Stream) -> Iterator[None]:
+        """Let a stream say, in the block, that it is capturing a graph."""
+        found = stream_id(stream)
+        self.capturing_ids.add(found)
+        try:
+            yield
+        finally:
+            self.capturing_ids.discard(found)
+
+    def __str__(self) -> str:
+        """Write one line for each entry."""
+        return "\n".join(map(_line, self.entries))
+
+
+def _line(entry: Entry) -> str:
+    """Write one entry as a line of a table."""
+    what = "" if entry.event is None else f"event {entry.event}"
+    if entry.storage is not None:
+        what = f"storage {entry.storage}" + (f" ({entry.key})" if entry.key else "")
+    return f"{entry.call:<12}stream {entry.stream[2]:<4}{what}".rstrip()
+
+
+def owed(payload: Any, ignore: Collection[str] = ()) -> list[Found]:
+    """List the tensors for which a payload itself answers."""
+    return [
+        found
+        for found in Search(payload).found
+        if not found.marks.may(Marker.BORROWED) and not is_under(found.key, ignore)
+    ]
+
+
+def is_under(key: str, tops: Collection[str]) -> bool:
+    """Tell whether a key is one of some keys, or below one of them."""
+    return any(
+        key == top or (key.startswith(top) and key[len(top)] in ".[") for top in tops
+    )

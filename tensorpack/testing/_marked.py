@@ -1,0 +1,80 @@
+"""What a class's annotations mark: read here again, without its plan."""
+
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from tensorpack._lifetime import PLAN, Marker
+from tensorpack._resolve import Namespace, own_annotations
+
+__all__ = ["Marks", "marks_of"]
+
+_DEEPEST = 16
+
+
+@attrs.frozen
+class Marks:
+    """The markers on a field, or on all fields on the way to a value.
+
+    Attributes:
+        whole: those that hold for whatever is in the field.
+        inside: those on a part of the annotation, such as an item of a tuple: they may
+            hold for what is in the field, and only the plan can tell.
+    """
+
+    whole: frozenset[Marker] = frozenset()
+    inside: frozenset[Marker] = frozenset()
+
+    def __or__(self, other: "Marks") -> "Marks":
+        return Marks(self.whole | other.whole, self.inside | other.inside)
+
+    def may(self, marker: Marker) -> bool:
+        """Tell whether a marker holds, or may hold."""
+        return marker in self.whole or marker in self.inside
+
+
+def marks_of(cls: type) -> dict[str, Marks]:
+    """Give the markers in the annotation of each field that has some."""
+    found: dict[str, Marks] = {}
+    for base in reversed(cls.__mro__):
+        plan: Any = vars(base).get(PLAN)
+        names = plan.namespace if plan is not None else Namespace.of(base, {})
+        written = {**own_annotations(base), **(plan.corrections if plan else {})}
+        for name, annotation in written.items():
+            whole = frozenset(_outer(annotation, names, _DEEPEST))
+            every = frozenset(_every(annotation, names, _DEEPEST))
+            found[name] = Marks(whole, every - whole)
+    return {name: marks for name, marks in found.items() if marks != Marks()}
+
+
+def _read(annotation: object, names: Namespace) -> Any:
+    """Evaluate an annotation, and give what an alias stands for."""
+    tp: Any = names.evaluate(annotation)
+    return tp.__value__ if type(tp).__name__ == "TypeAliasType" else tp
+
+
+def _own(tp: object) -> list[Marker]:
+    notes = getattr(tp, "__metadata__", ())
+    return [note for note in notes if isinstance(note, Marker)]
+
+
+def _outer(annotation: object, names: Namespace, depth: int) -> Iterator[Marker]:
+    """Iterate the markers around a whole annotation; None beside it is no part."""
+    tp = _read(annotation, names)
+    yield from _own(tp)
+    arms = [arm for arm in typing.get_args(tp) if arm is not type(None)]
+    is_union = typing.get_origin(tp) in (typing.Union, types.UnionType)
+    if is_union and len(arms) == 1 and depth:
+        yield from _outer(arms[0], names, depth - 1)
+
+
+def _every(annotation: object, names: Namespace, depth: int) -> Iterator[Marker]:
+    """Iterate the markers anywhere in an annotation."""
+    tp = _read(annotation, names)
+    yield from _own(tp)
+    for argument in typing.get_args(tp) if depth else ():
+        if not isinstance(argument, (Marker, list)):
+            yield from _every(argument, names, depth - 1)

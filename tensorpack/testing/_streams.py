@@ -1,0 +1,165 @@
+"""Streams and events that enter what they do into the log."""
+
+from typing import Any, Self
+
+import torch
+
+from tensorpack._streams import StreamId, stream_id
+from tensorpack.testing._clocks import Mark
+from tensorpack.testing._world import CUDA, World, active
+
+__all__ = ["RecordedCudaEvent", "RecordedEvent", "RecordedStream", "stream_of"]
+
+
+def _world() -> World:
+    world = active()
+    if world is None:
+        msg = "No streams are recorded. Make the stream inside `recorded_streams()`."
+        raise RuntimeError(msg)
+    return world
+
+
+class RecordedStream(torch.Stream):
+    """A stream of the recorded machine; stands for `torch.Stream` there."""
+
+    _world: World
+
+    def __new__(
+        cls,
+        device: torch.device | str | int | None = None,
+        priority: int = 0,
+        **ids: Any,
+    ) -> Self:
+        """Make a stream, or an object that stands for one whose ids are given."""
+        world = _world()
+        if not ids and world.real:
+            self = super().__new__(cls, _cuda(device), priority=priority)
+        else:
+            index = _cuda(device).index or 0
+            new = {"device_index": index, "device_type": CUDA}
+            new = ids or {"stream_id": world.new_stream_id(), **new}
+            self = super().__new__(cls, **new)
+        self._world = world
+        return self
+
+    @property
+    def cuda_stream(self) -> int:
+        """Give a number for the stream, as torch does."""
+        return self.stream_id
+
+    def record_event(self, event: Any = None) -> Any:
+        """Record an event, a new one if none is given."""
+        event = RecordedEvent() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Any) -> None:
+        """Wait for an event; the host goes on."""
+        event.wait(self)
+
+    def wait_stream(self, stream: torch.Stream) -> None:
+        """Wait for all that another stream was given; the host goes on."""
+        event = RecordedEvent()
+        event.record(stream)
+        event.wait(self)
+
+    def query(self) -> bool:
+        """Tell whether all work is done."""
+        if self._world.real:
+            return super().query()
+        return self._world.log.order.mark(stream_id(self)).done
+
+    def synchronize(self) -> None:
+        """Block the host until all work is done."""
+        self._world.log.add_synchronize(stream_id(self))
+        if self._world.real:
+            super().synchronize()
+
+    def __enter__(self) -> Self:
+        """Make it the current stream of the calling thread."""
+        if self._world.real:
+            super().__enter__()
+        else:
+            self._world.enter(stream_id(self))
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Make the one before current again."""
+        if self._world.real:
+            super().__exit__(*details)
+        else:
+            self._world.leave()
+
+
+class RecordedEvent(torch.Event):
+    """An event of the recorded machine; stands for `torch.Event` there."""
+
+    _world: World
+    _stream: StreamId
+    _number: int
+    _mark: Mark | None
+
+    def __new__(cls, device: Any = None, **options: Any) -> Self:
+        """Make an event."""
+        world = _world()
+        if world.real:
+            self = super().__new__(cls, _cuda(device), **options)
+        else:
+            self = super().__new__(cls, "cpu")
+        self._world = world
+        self._mark = None
+        return self
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        """Mark the end of what a stream, or the current one, was given."""
+        found = self._world.current() if stream is None else stream_id(stream)
+        self._stream = found
+        self._number, self._mark = self._world.log.add_event(found)
+        if self._world.real:
+            super().record(stream)
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        """Let a stream, or the current one, wait; the host goes on."""
+        found = self._world.current() if stream is None else stream_id(stream)
+        if self._mark is not None:
+            self._world.log.add_wait(found, self._number, self._mark)
+        if self._world.real:
+            super().wait(stream)
+
+    def query(self) -> bool:
+        """Tell whether what it marks is done."""
+        if self._world.real:
+            return super().query()
+        return self._mark is None or self._mark.done
+
+    def synchronize(self) -> None:
+        """Block the host until what it marks is done."""
+        if self._mark is not None:
+            self._world.log.add_synchronize(self._stream, self._mark)
+        if self._world.real:
+            super().synchronize()
+
+    def elapsed_time(self, other: Any) -> float:
+        """Give the time between two events in milliseconds; recorded ones take none."""
+        return super().elapsed_time(other) if self._world.real else 0.0
+
+
+class RecordedCudaEvent(RecordedEvent):
+    """The same, with the arguments of `torch.cuda.Event`."""
+
+    def __new__(
+        cls, enable_timing: bool = False, blocking: bool = False, **_: Any
+    ) -> Self:
+        """Make an event."""
+        return super().__new__(cls, enable_timing=enable_timing, blocking=blocking)
+
+
+def stream_of(ids: StreamId) -> RecordedStream:
+    """Give an object for the stream with these ids."""
+    kind, index, number = ids
+    return RecordedStream(device_type=kind, device_index=index, stream_id=number)
+
+
+def _cuda(device: Any) -> torch.device:
+    """Read a device, the first one if none is named."""
+    return torch.device("cuda", 0) if device is None else torch.device(device)

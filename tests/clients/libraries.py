@@ -1,0 +1,24 @@
+"""The libraries that take a payload: imported where they are, skipped where not."""
+
+import importlib
+import warnings
+from typing import Any
+
+import pytest
+
+
+def client(name: str, least: str = "0") -> Any:
+    """Import a library, or skip the tests of the module that asks for it.
+
+    What a library warns of while it is imported is its own business. It may be there
+    and not load, where its kernels are built for another version of torch.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip(
+            name.partition(".")[0],
+            minversion=None if least == "0" else least,
+            reason=f"{name} is not installed (the extra `clients`)",
+            exc_type=(ImportError, OSError),  # type: ignore[arg-type]  # it is caught
+        )
+        return importlib.import_module(name)

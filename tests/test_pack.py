@@ -1,0 +1,304 @@
+"""Packs, over many random layouts, with host memory standing in for the device."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tensorpack._pack import Packer
+
+HOST = torch.device("cpu")
+BELOW = 1 << 20
+GUARD = 512
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
+
+
+class Memory:
+    """Gives host memory between two guards, and tells whether anybody wrote there."""
+
+    def __init__(self) -> None:
+        self._rows: list[Tensor] = []
+
+    def __call__(self, count: int, dtype: torch.dtype) -> Tensor:
+        nbytes = count * dtype.itemsize
+        row = torch.full((nbytes + 2 * GUARD,), 0xA5, dtype=torch.uint8)
+        self._rows.append(row)
+        return row[GUARD : GUARD + nbytes].view(dtype)
+
+    def guards_are_whole(self) -> bool:
+        return all(
+            bool((row[:GUARD] == 0xA5).all()) and bool((row[-GUARD:] == 0xA5).all())
+            for row in self._rows
+        )
+
+
+def packed(packer: Packer, leaves: Sequence[Any], memory: Any) -> list[Any]:
+    """Give the packed leaves; the packs lie in memory that `memory` gave."""
+    new, *_ = packer.pack(packer.find(leaves), leaves, HOST, memory)
+    return new
+
+
+def random_shape(rng: random.Random) -> tuple[int, ...]:
+    sizes = (0, 1, 1, 2, 3, 5, 9)
+    return tuple(rng.choice(sizes) for _ in range(rng.randint(0, 4)))
+
+
+def filled(rng: random.Random, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Make a tensor of random bytes that are numbers of the dtype."""
+    count = torch.Size(shape).numel()
+    numbers = torch.tensor([rng.randint(0, 7) for _ in range(count)], dtype=torch.int64)
+    return numbers.to(dtype).view(shape)
+
+
+def contiguous(x: Tensor, rng: random.Random) -> Tensor:
+    return x
+
+
+def transposed(x: Tensor, rng: random.Random) -> Tensor:
+    return x.permute(rng.sample(range(x.dim()), x.dim()))
+
+
+def expanded(x: Tensor, rng: random.Random) -> Tensor:
+    return x.unsqueeze(0).expand(rng.choice((1, 3)), *x.shape)
+
+
+def sliced(x: Tensor, rng: random.Random) -> Tensor:
+    return x[..., ::2] if x.dim() else x
+
+
+def channels_last(x: Tensor, rng: random.Random) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+def conjugated(x: Tensor, rng: random.Random) -> Tensor:
+    return x.conj() if x.is_complex() else x
+
+
+def negated(x: Tensor, rng: random.Random) -> Tensor:
+    return x.conj().imag if x.is_complex() else x
+
+
+FORMS = (
+    contiguous,
+    contiguous,
+    transposed,
+    expanded,
+    sliced,
+    channels_last,
+    conjugated,
+    negated,
+)
+
+
+def random_leaves(rng: random.Random) -> list[Tensor]:
+    return [
+        rng.choice(FORMS)(filled(rng, random_shape(rng), rng.choice(DTYPES)), rng)
+        for _ in range(rng.randint(2, 12))
+    ]
+
+
+def same_bytes(a: Tensor, b: Tensor) -> bool:
+    """Compare the numbers of two tensors bit by bit."""
+    rows = [
+        torch.empty(x.shape, dtype=x.dtype).copy_(x).view(-1).view(torch.uint8)
+        for x in (a, b)
+    ]
+    return torch.equal(*rows)
+
+
+def strides(x: Tensor) -> list[int]:
+    """Give the strides that matter: those of dimensions with several items."""
+    pairs = zip(x.shape, x.stride(), strict=True)
+    return [stride for size, stride in pairs if size > 1 and x.numel()]
+
+
+def check(sources: list[Tensor], leaves: list[Any]) -> None:
+    """Assert that packed leaves are as good as separate tensors."""
+    for source, leaf in zip(sources, leaves, strict=True):
+        twin = torch.empty_like(source, device="meta")
+
+        assert (source.dtype, source.shape) == (leaf.dtype, leaf.shape)
+        assert strides(twin) == strides(leaf)
+        assert same_bytes(source, leaf)
+        assert 0 == leaf.storage_offset() * leaf.element_size() % 256
+        assert not leaf._is_view()
+        assert not leaf.is_conj()
+        assert not leaf.is_neg()
+        assert not leaf.requires_grad
+
+
+def check_apart(leaves: list[Any]) -> None:
+    """Assert that a write to one leaf is no write to another, and counts for it."""
+    versions = [leaf._version for leaf in leaves]
+    for index, leaf in enumerate(leaves):
+        others = [x.clone() for i, x in enumerate(leaves) if i != index]
+        leaf.zero_()
+        rest = [x for i, x in enumerate(leaves) if i != index]
+
+        assert all(map(same_bytes, others, rest))
+        assert versions[index] < leaf._version
+        assert versions[index + 1 :] == [x._version for x in leaves[index + 1 :]]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_packed_leaves_are_as_good_as_separate_tensors(seed: int) -> None:
+    """Bytes, shapes, strides, alignment and version counters, by loop and function."""
+    rng = random.Random(seed)
+    packer = Packer(BELOW)
+    sources = random_leaves(rng)
+    kept = [x.clone() for x in sources]
+    rounds = [packed(packer, sources, Memory()) for _ in range(4)]
+
+    for leaves in rounds:
+        check(sources, leaves)
+    for leaves in (rounds[0], rounds[-1]):
+        check_apart(leaves)
+    assert all(map(same_bytes, kept, sources))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_is_written_outside_the_pack(seed: int) -> None:
+    """The memory around a pack is as it was, and the pack is cut without an overlap."""
+    rng = random.Random(seed)
+    packer, memory = Packer(BELOW), Memory()
+    sources = random_leaves(rng)
+    for _ in range(3):
+        leaves = packed(packer, sources, memory)
+        for leaf in leaves:
+            leaf.zero_()
+
+    assert memory.guards_are_whole()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_travels(dtype: torch.dtype) -> None:
+    """Scalars, empty tensors, rows and matrices of each dtype keep their bytes."""
+    rng = random.Random(0)
+    shapes = ((), (0,), (1,), (3,), (2, 3), (0, 5), (1, 1, 7))
+    sources = [filled(rng, shape, dtype) for shape in shapes]
+    packer = Packer(BELOW)
+    for _ in range(3):
+        check(sources, packed(packer, sources, Memory()))
+
+    assert 1 == len(packer.texts())
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_every_form_travels(form: Any) -> None:
+    """Transposed, expanded, sliced, conjugated leaves come out dense, as by `to`."""
+    rng = random.Random(1)
+    dtypes = (torch.complex64, torch.float32, torch.int64)
+    sources = [form(filled(rng, (2, 3, 4, 5), dtype), rng) for dtype in dtypes]
+    packer = Packer(BELOW)
+    for _ in range(4):
+        check(sources, packed(packer, sources, Memory()))
+
+
+def test_functions_tell_strides_apart() -> None:
+    """A layout with a function of its own does not take other strides for its own."""
+    packer = Packer(BELOW)
+    plain = [torch.arange(6).view(2, 3), torch.ones(2)]
+    turned = [torch.arange(6).view(3, 2).t(), torch.ones(2)]
+    for _ in range(4):
+        for sources in (plain, turned):
+            check(sources, packed(packer, sources, Memory()))
+
+
+def test_packing_does_not_break_a_later_backward() -> None:
+    """An in-place write to one leaf leaves what another has saved for backward."""
+    packer = Packer(BELOW)
+    sources = [torch.ones(3), torch.ones(2, 2)]
+    weight = torch.full((2, 2), 2.0, requires_grad=True)
+    for _ in range(3):
+        with torch.no_grad():
+            row, square = packed(packer, sources, Memory())
+        loss = (square * weight).sum()
+        row.add_(1)
+        loss.backward()
+        square.mul_(weight)
+        square.sum().backward()
+
+    assert torch.full((2, 2), 6.0).equal(weight.grad)
+
+
+def test_many_shapes_compile_nothing() -> None:
+    """Layouts seen once are moved by the loop, and no more than the bound are kept."""
+    packer = Packer(BELOW, bound=8)
+    for n in range(1, 50):
+        packed(packer, [torch.ones(n), torch.ones(2)], Memory())
+
+    assert [] == packer.texts()
+    assert len(packer._seen) <= 8
+    assert len(packer._known) <= 8
+
+
+def test_functions_are_bounded() -> None:
+    """The oldest function goes when there are too many; its layout still travels."""
+    packer = Packer(BELOW, bound=8)
+    for n in (*range(1, 20), 1):
+        sources = [torch.ones(n), torch.ones(2)]
+        for _ in range(3):
+            check(sources, packed(packer, sources, Memory()))
+
+    assert 8 == len(packer.texts())
+
+
+def test_leaves_that_do_not_fit_go_alone() -> None:
+    """Large leaves, subclasses, sparse leaves and those with a gradient are left."""
+    sources = [
+        torch.ones(4),
+        torch.ones(BELOW),
+        torch.nn.Parameter(torch.ones(2)),
+        torch.eye(3).to_sparse(),
+        torch.ones(2, requires_grad=True),
+        torch.ones(5),
+    ]
+    new = packed(Packer(BELOW), sources, Memory())
+
+    assert [0, 5] == [i for i, leaf in enumerate(new) if leaf is not None]
+
+
+def test_pack_may_begin_with_an_empty_leaf() -> None:
+    """A leaf without items before all others ended in an IndexError."""
+    sources = [torch.ones(0), torch.ones(3), torch.ones(0, 2)]
+    packer = Packer(BELOW)
+    for _ in range(3):
+        check(sources, packed(packer, sources, Memory()))
+
+    assert 1 == len(packer.texts())
+
+
+def test_one_small_leaf_goes_alone() -> None:
+    """A pack of one leaf would be no gain."""
+    assert [None] == packed(Packer(BELOW), [torch.ones(3)], Memory())
+
+
+def test_packs_are_bounded() -> None:
+    """A kept leaf holds no more than 4 MB alive."""
+    sources = [torch.full((60_000,), float(i)) for i in range(40)]
+    packer = Packer(BELOW)
+    for _ in range(3):
+        leaves = packed(packer, sources, Memory())
+        check(sources, leaves)
+
+    assert all(x.untyped_storage().nbytes() <= (4 << 20) + 2 * GUARD for x in leaves)
