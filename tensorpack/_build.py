@@ -113,7 +113,7 @@ def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
     build = Build(leaves, hooks=hooks)
     cls: Any = type(value)
     try:
-        if hasattr(cls, PLAN) and not hooks:  # `nested`, spelled out: a call less
+        if hasattr(cls, PLAN) and not hooks:  # `nested`, spelled out
             twin: T = cls.__tensorpack_rebuild__(value, build)
         else:
             twin = build.root(value)

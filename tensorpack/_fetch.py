@@ -91,7 +91,7 @@ class Fetcher:
             new = self._queue(list(unique.values()))
             ready = self._streams.record(stream)
         # The sources are read by the fetch stream: the allocator must know.
-        record(found.leaves, stream, root=found.root, key_of=found.key_of)
+        record(found.leaves, stream, where=found.where)
         by_id = dict(zip(unique, new, strict=True))
         return [by_id[id(leaf)] for leaf in found.leaves], self._polls, (ready,)
 

@@ -212,7 +212,7 @@ def record_stream(
         and meta leaves are passed over. The host does not block.
     """
     found = walk(value if keys is None else entries_of(value, keys))
-    record(found.recordable(), stream, root=found.root, key_of=found.key_of)
+    record(found.recordable(), stream, where=found.where)
 
 
 def entries_of(value: Any, keys: Iterable[str]) -> Any:

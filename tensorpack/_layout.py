@@ -221,9 +221,12 @@ def _cheapest_unit(pack: Pack) -> torch.dtype | None:
     None means: a call for each dtype is cheaper.
     """
     groups = len(pack.groups)
+    if groups == 1:
+        return pack.groups[0][0]
     if any(dtype.is_complex for dtype, _, _ in pack.groups):
         return None  # a conjugate view cannot be read as items of another dtype
-    best, cost = None, groups * (_CAT + _VIEW) + (_SPLIT if groups > 1 else 0)
+    best, cost = None, groups * (_CAT + _VIEW) + _SPLIT
+    # Integers only: as `bool`, the bytes of other dtypes would become 0 and 1.
     for unit in UNITS:
         rows = [(d, s) for d, _, slots in pack.groups for s in slots]
         if any(s.numel * d.itemsize % unit.itemsize for d, s in rows):

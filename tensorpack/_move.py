@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -14,10 +15,34 @@ from tensorpack.errors import CaptureError, LeafError
 
 __all__ = ["check_methods", "cloned", "compacted", "moved", "pinned", "record"]
 
+# Note [leaves that stand twice]
+# An object that stands in two places of a payload stands twice in its list of leaves,
+# so it has more references than one that stands once. To read the numbers of references
+# takes half of the time of putting all ids into a set, and less with cold caches. Other
+# references are no harm: then the ids are looked at. Only a tensor that an adapter has
+# made for the list, and lists twice, is taken for two. Tracing cannot read the numbers.
+
+# Note [cold caches]
+# After each step of a model the caches hold other things, and what costs then is not
+# what is computed but what is touched: a call of a Python function costs as much as the
+# move of a small leaf. So a few lines here and in their callers are spelled out.
+
 # Where a leaf is on a CUDA device nobody has to ask first whether there is one.
 _is_capturing_cuda = getattr(torch._C, "_cuda_isCurrentStreamCapturing", is_capturing)
 # Asked whole: `device.type` makes a text, and takes as long as ten such questions.
 _HOST = frozenset({torch.device("cpu"), torch.device("cpu", 0)})
+
+
+def _references_of_one() -> int:
+    """Count the references of an object in a list of leaves and in one other place."""
+    place = [object()]
+    leaves = [place[0]]
+    return max(map(getrefcount, leaves))
+
+
+_ONE_PLACE = _references_of_one()
+_is_traced = torch.compiler.is_dynamo_compiling
+_Device = torch.device
 
 
 def moved(
@@ -28,9 +53,13 @@ def moved(
     A move to the host is a blocking one, whatever was asked: the caller could read the
     memory before the copy is done.
     """
-    target = device if isinstance(device, torch.device) else torch.device(device)
+    target = device if type(device) is _Device else torch.device(device)
     flag = non_blocking and target not in _HOST
-    if len(set(map(id, leaves))) < len(leaves):
+    if (
+        leaves
+        and (_is_traced() or max(map(getrefcount, leaves)) > _ONE_PLACE)
+        and len(set(map(id, leaves))) < len(leaves)
+    ):
         return _each_once(
             leaves, lambda once: moved(once, target, non_blocking=non_blocking)
         )
@@ -68,8 +97,7 @@ def record(
     leaves: Sequence[Any],
     stream: torch.Stream,
     *,
-    root: str = "",
-    key_of: Callable[[object], str] = lambda _: "",
+    where: Callable[[object], tuple[str, str]] = lambda _: ("", ""),
 ) -> int:
     """Mark the device memory of leaves as used by a stream, each object once.
 
@@ -79,42 +107,42 @@ def record(
     Args:
         leaves: tensors, and others that record themselves.
         stream: the stream whose queued work reads them.
-        root: name of the class they come from, for an error.
-        key_of: finds the key of a leaf, for an error.
+        where: finds the class and the key of a leaf, for an error.
 
     Returns:
         How many times a stream was recorded.
+
+    Raises:
+        CaptureError: the current stream is capturing a graph.
+        LeafError: nobody can tell what memory a leaf owns.
     """
-    if len(set(map(id, leaves))) < len(leaves):
+    if leaves and (_is_traced() or max(map(getrefcount, leaves)) > _ONE_PLACE):
         leaves = list({id(leaf): leaf for leaf in leaves}.values())
-    plain = [x for x in leaves if type(x) is Tensor and x.is_cuda]
-    others = []
-    if len(plain) < len(leaves):
-        known = set(map(id, plain))
-        others = [
-            x
-            for x in leaves
-            if id(x) not in known and (type(x) is not Tensor or not x.is_cpu)
-        ]
-        if not plain and not others:
-            return 0  # so it ends where there is no accelerator
-    if (_is_capturing_cuda if plain else is_capturing)():
-        raise CaptureError(call="record_stream", stream="current")
+    count, asked = 0, False
     with as_stored():
-        try:
-            for leaf in plain:
-                leaf.record_stream(stream)
-        except NotImplementedError:
-            # Sparse, nested and quantized tensors say so. Once more is no harm.
-            plain, others = [], [*plain, *others]
-        count = len(plain)
-        for leaf in others:
-            count += _record_other(leaf, stream, root, key_of)
+        for leaf in leaves:
+            plain = type(leaf) is Tensor
+            if plain and not leaf.is_cuda and (leaf.is_cpu or leaf.is_meta):
+                continue
+            if not asked:
+                asked = True
+                if (_is_capturing_cuda if plain else is_capturing)():
+                    raise CaptureError(call="record_stream", stream="current")
+            if plain:
+                try:
+                    leaf.record_stream(stream)
+                except NotImplementedError:
+                    # Sparse, nested and quantized tensors say so; others never do.
+                    count += _record_odd(leaf, stream, where)
+                else:
+                    count += 1
+            else:
+                count += _record_other(leaf, stream, where)
     return count
 
 
 def _record_other(
-    leaf: Any, stream: torch.Stream, root: str, key_of: Callable[[object], str]
+    leaf: Any, stream: torch.Stream, where: Callable[[object], tuple[str, str]]
 ) -> int:
     """Record a stream on a leaf of any kind, if it is on a device."""
     if not isinstance(leaf, Tensor):
@@ -123,20 +151,21 @@ def _record_other(
         leaf.record_stream(stream)
         return 1
     if leaf.is_cuda or leaf.device.type not in ("cpu", "meta"):
-        return _record_odd(leaf, stream, root, key_of)
+        return _record_odd(leaf, stream, where)
     return 0
 
 
 def _record_odd(
-    leaf: Tensor, stream: torch.Stream, root: str, key_of: Callable[[object], str]
+    leaf: Tensor, stream: torch.Stream, where: Callable[[object], tuple[str, str]]
 ) -> int:
     """Record a stream on every block that a tensor of any kind owns."""
     try:
         owned = owned_tensors("", leaf)
     except LeafError as error:
+        root, key = where(leaf)
         raise LeafError(
             cls=root,
-            key=key_of(leaf) + error.key,
+            key=key + error.key,
             found=error.found,
             problem=error.problem,
             remedy=error.remedy,

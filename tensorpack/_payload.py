@@ -14,14 +14,13 @@ from tensorpack._functions import moved_twin
 from tensorpack._install import install, restored_on_error
 from tensorpack._kinds import payload_plan
 from tensorpack._lifetime import PLAN
-from tensorpack._move import check_methods, pinned, record
+from tensorpack._move import check_methods, moved, pinned, record
 from tensorpack._repr import payload_repr
 from tensorpack._tracing import let_trace_init
 from tensorpack._walk import walk
 from tensorpack.errors import DefinitionError
 
 __all__ = ["Payload", "payload"]
-
 
 T = TypeVar("T")
 
@@ -59,7 +58,11 @@ class Payload:
             Copies are queued on the current stream of `device`. Order and lifetime
             across streams are the caller's, or `CopyStream`'s.
         """
-        return moved_twin(self, device, non_blocking=non_blocking)
+        found = walk(self)
+        if found.hooked:
+            return moved_twin(self, device, non_blocking=non_blocking)
+        # `moved_twin`, spelled out: see Note [cold caches] in `_move`.
+        return rebuild(self, moved(found.leaves, device, non_blocking=non_blocking))
 
     def record_stream(self, stream: torch.Stream, /) -> None:
         """Mark every device leaf as used by `stream`.
@@ -76,7 +79,7 @@ class Payload:
             host does not block.
         """
         found = walk(self)
-        record(found.recordable(), stream, root=found.root, key_of=found.key_of)
+        record(found.recordable(), stream, where=found.where)
 
     @classmethod
     def payload_keys(cls) -> tuple[str, ...]:
@@ -268,7 +271,7 @@ def _check_body(cls: type, keep: Sequence[str]) -> None:
 
 def _check_fields(cls: type) -> None:
     """Refuse fields whose names the generated methods need."""
-    clash = [name for name in _METHODS if name in _field_names(cls)]
+    clash = sorted(_field_names(cls) & {*_METHODS}, key=_METHODS.index)
     if clash:
         raise DefinitionError(
             cls=cls.__qualname__,

@@ -2,9 +2,10 @@
 
 # Note [what a tree's structure may hold]
 # The structure of a tree outlives its leaves: `torch.compile` and `torch.export` keep
-# it. So it holds a bare twin of the payload, in which every field that travels is None,
-# and new children are put into a twin of that. A field that is None has no child:
-# torch's trees would take None for a leaf, and `vmap` refuses a leaf without a batch.
+# it. So it holds a bare twin of the payload, in which every field with a child is None,
+# and new children are put into a twin of that. None has no child, and neither has the
+# host value of a union: torch's trees would take it for a leaf, and `vmap` refuses a
+# leaf that is no tensor.
 
 import reprlib
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from torch.utils import _pytree as pytree
 from tensorpack._build import Build
 from tensorpack._kinds import payload_plan
 from tensorpack._msgspec import is_struct, setter_of
-from tensorpack._nodes import Nested, Node, children
+from tensorpack._nodes import Choice, Kept, Nested, Node, children, travels
 
 __all__ = ["register_pytree"]
 
@@ -26,7 +27,7 @@ class Frame:
     """A payload without its children: what a tree's structure keeps of it.
 
     Attributes:
-        bare: the payload, with None in every field that travels.
+        bare: the payload, with None in every field that has a child.
         names: the fields that have a child, in plan order.
     """
 
@@ -43,8 +44,7 @@ class Frame:
         if type(self.bare) is not type(other.bare) or self.names != other.names:
             return False
         return all(
-            _same(getattr(self.bare, name, None), getattr(other.bare, name, None))
-            for name in payload_plan(type(self.bare)).host_keys
+            _same(kept, getattr(other.bare, name, None)) for name, kept in self.kept()
         )
 
     def __hash__(self) -> int:
@@ -53,11 +53,15 @@ class Frame:
 
     def __repr__(self) -> str:
         """Name the children, and show what else counts."""
-        kept = ", ".join(
-            f"{name}={reprlib.repr(getattr(self.bare, name, None))}"
-            for name in payload_plan(type(self.bare)).host_keys
-        )
+        kept = ", ".join(f"{name}={reprlib.repr(kept)}" for name, kept in self.kept())
         return f"[{', '.join(self.names)}{'; ' * bool(kept)}{kept}]"
+
+    def kept(self) -> Iterator[tuple[str, Any]]:
+        """Iterate the fields that belong to the structure, in plan order."""
+        for field in payload_plan(type(self.bare)).fields:
+            kept = getattr(self.bare, field.name, None)
+            if field.name not in self.names and (kept is not None):
+                yield field.name, kept
 
 
 def register_pytree(cls: type[T], /) -> type[T]:
@@ -68,9 +72,9 @@ def register_pytree(cls: type[T], /) -> type[T]:
     fields name are registered with it. Nobody can know of a subclass that only stands
     in a field by its value: register it as well.
 
-    Each field that travels is a child, unless it is None. Host fields belong to the
-    structure: payloads that differ there are trees of different structure. `Derived`
-    fields get their default.
+    Each field that travels is a child, unless it is None or a union's host value. The
+    other fields belong to the structure: payloads that differ there are trees of
+    different structure. `Derived` fields get their default.
 
     Args:
         cls: the payload class.
@@ -118,13 +122,22 @@ def _nested(node: Node) -> Iterator[type]:
 def _flatten(value: Any) -> tuple[list[Any], Frame]:
     """Take a payload apart: its children, and what is left."""
     names = tuple(
-        name
-        for name in payload_plan(type(value)).payload_keys
-        if getattr(value, name, None) is not None
+        field.name
+        for field in payload_plan(type(value)).fields
+        if travels(field.node)
+        and not _is_kept(getattr(value, field.name, None), field.node)
     )
     bare = _twin(value, _Nothing())
     _put(bare, names, [None] * len(names))
     return [getattr(value, name) for name in names], Frame(bare, names)
+
+
+def _is_kept(value: Any, node: Node) -> bool:
+    """Tell whether a field has no child: nothing is there, or a union's host value."""
+    if not isinstance(node, Choice):
+        return value is None
+    arms = (arm.types for arm in node.arms if isinstance(arm, Kept))
+    return value is None or any(isinstance(value, types) for types in arms)
 
 
 def _flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Frame]:

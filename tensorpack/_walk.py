@@ -93,6 +93,10 @@ class Walk:
         again.run()
         return next((key for key, found in again.recordable() if found is leaf), "")
 
+    def where(self, leaf: object) -> tuple[str, str]:
+        """Give the class that the object is of, and the key of a leaf in it."""
+        return self.root, self.key_of(leaf)
+
     def check(self, kinds: set[type]) -> None:
         """Raise for a leaf that nobody could move and record."""
         bad = {kind for kind in kinds if not is_leaf_class(kind)}
@@ -324,7 +328,7 @@ def walk(value: Any) -> Walk:
     found = Walk(value)
     cls = type(value)
     plan = getattr(cls, PLAN, None)
-    if plan is not None and plan.cls is cls:  # `nested`, spelled out: a call less
+    if plan is not None and plan.cls is cls:  # `nested`, spelled out
         found.hooked = plan.hooked
         found._open.append(id(value))
         cls.__tensorpack_leaves__(value, found, "")

@@ -199,6 +199,22 @@ class TestIdentity:
         assert twin.many is not None
         assert twin.ids is twin.many[0]
 
+    def test_one_container_in_two_fields_gives_the_same_leaves(self) -> None:
+        """A leaf that is reached on two ways is moved once."""
+
+        @payload
+        class Pair(Payload):
+            left: list[Tensor]
+            right: list[Tensor]
+            one: Batch
+            two: Batch
+
+        many, batch = [torch.ones(1)], Batch(torch.ones(2))
+        twin = Pair(many, many, batch, batch).to_device(META)
+
+        assert twin.left[0] is twin.right[0]
+        assert twin.one.ids is twin.two.ids
+
     def test_each_object_is_recorded_once(self) -> None:
         """However often it stands there."""
         one, two = fakes.on_device(1), fakes.on_device(2)

@@ -134,12 +134,28 @@ class TestTree:
         assert hash(structure.context) == hash(pytree.tree_structure(same).context)
         assert [False] * 4 == [pytree.tree_structure(o) == structure for o in others]
 
+    def test_host_value_of_a_union_is_no_leaf(self) -> None:
+        """It belongs to the structure, as if the field could hold nothing else."""
+
+        @register_pytree
+        @payload
+        class Masked:
+            ids: Tensor
+            causal: bool | Tensor = True
+
+        on, off, mask = (Masked(torch.ones(2), c) for c in (True, False, torch.ones(2)))
+
+        assert [1, 1, 2] == [len(pytree.tree_leaves(x)) for x in (on, off, mask)]
+        assert pytree.tree_structure(on) != pytree.tree_structure(off)
+        assert pytree.tree_map(lambda leaf: leaf + 1, on).causal is True
+        assert [2.0] * 2 == torch.vmap(lambda x: x.ids + x.causal)(mask).tolist()
+
     def test_structure_says_what_it_is(self) -> None:
         """Two structures that differ in a host field do not look the same."""
         value = Batch(torch.ones(2), size=7, plan=np.zeros(1))
         context = pytree.tree_structure(value).context
 
-        assert "[ids; size=7, plan=array([0.]), host=None]" == repr(context)
+        assert "[ids; size=7, plan=array([0.])]" == repr(context)
 
     def test_structure_keeps_no_leaf_alive(self) -> None:
         """It outlives the tensors, so it must not hold them."""

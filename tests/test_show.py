@@ -182,3 +182,15 @@ def test_plain_table_wraps_its_last_column(monkeypatch: pytest.MonkeyPatch) -> N
         "       words",
     ] == lines
     assert ["T", "  a  b"] == tables.plain_table("T", ["a", "b"], [])
+
+
+def test_show_prints_the_layout_of_a_pack(capsys: pytest.CaptureFixture[str]) -> None:
+    """With `--layout` the function that packs an example is readable."""
+    target = "tensorpack._cli.demo.inputs:SamplingInputs"
+
+    code = main(["show", target, "--layout"])
+
+    printed = capsys.readouterr().out
+    assert 0 == code
+    assert "def pack(leaves, device, pinned):" in printed
+    assert "cat((x0" in printed

@@ -16,10 +16,10 @@ from torch import Tensor
 from tensorpack import Borrowed, HostOnly, Payload, payload
 from tensorpack._install import install
 from tensorpack._lifetime import PLAN
-from tensorpack._nodes import Guard, Kept, Leaf
+from tensorpack._nodes import Guard, Kept, travels
 from tensorpack._walk import walk
 from tensorpack.testing import assert_covers, reachable
-from tensorpack.testing._marked import Marks, marks_of
+from tensorpack.testing._marked import marks_of
 from tensorpack.testing._oracle import Found, Search
 
 CLASSES = 6
@@ -149,10 +149,11 @@ def test_oracle_looks_into_structs_of_other_makers() -> None:
 
 # What annotations mark.
 
+Cache = Borrowed[list[Tensor]]
+
 
 def test_marks_are_read_from_annotations() -> None:
     """A marker around the whole field, or only inside it, also through an alias."""
-    Cache = Borrowed[list[Tensor]]
 
     @payload
     class Batch(Payload):
@@ -165,11 +166,11 @@ def test_marks_are_read_from_annotations() -> None:
     marks = marks_of(Batch)
 
     assert {"stays", "maybe", "cache", "pair"} == set(marks)
+    assert ["HostOnly"] == [repr(m) for m in marks["stays"].whole]
     assert marks["stays"] == marks["maybe"]
-    assert (
-        Marks() == marks["pair"] | Marks(frozenset(), marks["stays"].whole)
-        and (False)
-        or marks["pair"].inside == marks["stays"].whole
+    assert (frozenset(), marks["stays"].whole) == (
+        marks["pair"].whole,
+        marks["pair"].inside,
     )
     assert ["Borrowed"] == [repr(m) for m in marks["cache"].whole]
 
@@ -243,25 +244,29 @@ def test_planted_hole_is_found() -> None:
     value = Batch(ids=one(), mask=one())
 
     assert by_oracle(value) - by_plan(value) == {id(value.mask)}
-    with pytest.raises(AssertionError, match="`record_stream` leaves out `mask`|mask"):
+    with pytest.raises(AssertionError, match="record_stream` leaves out `mask`"):
+        assert_covers(value)
+    with pytest.raises(AssertionError, match="to_device` leaves `mask` where it was"):
         assert_covers(value)
 
 
 def test_planted_holes_in_random_classes_are_found() -> None:
-    """Whichever field of a random class is lost, its key is in the error."""
+    """Whichever field of a random class is lost, oracle and assertion say so."""
     found = 0
-    for seed in range(60):
+    for seed in range(40):
         universe = Universe(random.Random(seed))
         cls = [universe.add_class() for _ in range(3)][-1]
         value = universe.makers[cls](Maker(seed, device=False))
-        leaves = [f.name for f in vars(cls)[PLAN].fields if isinstance(f.node, Leaf)]
-        for name in leaves[:1]:
+        whole = by_plan(value)
+        fields = [f.name for f in vars(cls)[PLAN].fields if travels(f.node)]
+        for name in fields[:1]:
             with_hole(cls, name)
-            shared = [f.key for f in Search(value).found].count(name) == 1
-            alone = sum(f.tensor is getattr(value, name) for f in Search(value).found)
-            if shared and alone == 1:
-                found += 1
-                with pytest.raises(AssertionError, match=f"`{name}`"):
+            lost = whole - by_plan(value)
+            found += bool(lost)
+
+            assert lost == by_oracle(value) - by_plan(value)
+            if lost:
+                with pytest.raises(AssertionError, match=rf"leaves out .*`{name}"):
                     assert_covers(value)
 
-    assert found >= 20
+    assert found >= 15

@@ -8,10 +8,13 @@ import sys
 from types import ModuleType
 
 from tensorpack._cli.tables import print_table
+from tensorpack._layout import layout_of, text
 from tensorpack._lifetime import PLAN
 from tensorpack._nodes import ClassPlan
 from tensorpack._source import write
+from tensorpack._walk import walk
 from tensorpack.errors import TensorpackError
+from tensorpack.transfer import PACK_BELOW
 
 __all__ = ["add_arguments", "print_plan", "run"]
 
@@ -23,6 +26,11 @@ class TargetError(Exception):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("target", metavar="pkg.mod:Class", help="the payload class")
+    parser.add_argument(
+        "--layout",
+        action="store_true",
+        help="also print how an example instance is packed for a transfer",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +52,22 @@ def run(args: argparse.Namespace) -> int:
     for note in plan.notes:
         print(f"Note: {note}")
     print(write(plan).text)
+    if args.layout:
+        _print_layout(plan)
     return 0
+
+
+def _print_layout(plan: ClassPlan) -> None:
+    """Print the function that packs the small leaves of an example instance."""
+    from tensorpack.testing import example  # noqa: PLC0415  # only for this option
+
+    leaves = walk(example(plan.cls)).leaves
+    layout = layout_of(leaves, PACK_BELOW)
+    if layout.packs:
+        print(f"\n# How an example of {len(leaves)} leaves is packed")
+        print(text(layout))
+    else:
+        print(f"\n{len(leaves)} leaves of an example: nothing to pack.")
 
 
 def print_plan(plan: ClassPlan) -> None:

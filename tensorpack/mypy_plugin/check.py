@@ -7,6 +7,7 @@ from mypy.nodes import (
     DictExpr,
     Expression,
     StrExpr,
+    TypeAlias,
     TypeInfo,
 )
 from mypy.tvar_scope import TypeVarLikeScope
@@ -14,7 +15,7 @@ from mypy.types import Type, TypeAliasType
 
 from tensorpack.mypy_plugin.fields import Field, fields_of, lost_fields
 from tensorpack.mypy_plugin.late import late_name
-from tensorpack.mypy_plugin.markers import marked_aliases
+from tensorpack.mypy_plugin.markers import marker_of
 from tensorpack.mypy_plugin.names import ALIASES, LIFETIME, Marker
 from tensorpack.mypy_plugin.nodes import Refusal, RefusedError, refuse
 from tensorpack.mypy_plugin.reading import Inside, node_of
@@ -58,10 +59,12 @@ def _read(field: Field, tp: Type | None, scene: Scene, *, is_corrected: bool) ->
         way = f"Write `{field.name}: Tensor`, say."
         refuse(field.name, "has no annotation", way)
     if field.written is not None and not is_corrected:
-        late = late_name(field.written, scene)
+        aliases: list[TypeAlias] = []
+        late = late_name(field.written, scene, aliases)
         if late is not None:
             refuse_unknown(late)
-        tp = _marked_again(field.written, scene) or tp
+        if aliases:
+            tp = _marked_again(field.written, aliases, scene) or tp
     inner = _derived_from(tp)
     if inner is None:
         node_of(tp, Inside(scene))
@@ -75,9 +78,11 @@ def _read(field: Field, tp: Type | None, scene: Scene, *, is_corrected: bool) ->
     node_of(inner, Inside(scene))
 
 
-def _marked_again(written: Type, scene: Scene) -> Type | None:
+def _marked_again(written: Type, aliases: list[TypeAlias], scene: Scene) -> Type | None:
     """Analyze an annotation again if it names an alias that lost its marker."""
-    found = dict(marked_aliases(written, scene.api, scene.plain))
+    modules = scene.api.modules
+    markers = {a.fullname: marker_of(a, modules.get(a.module)) for a in aliases}
+    found = {name: marker for name, marker in markers.items() if marker is not None}
     if not found:
         return None
     scene.marked.update(found)

@@ -1,8 +1,7 @@
 """The fields of a payload class: their types, and the line to report each on."""
 
-import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from mypy.expandtype import expand_type_by_instance
 from mypy.maptype import map_instance_to_supertype
@@ -29,8 +28,7 @@ __all__ = ["Field", "fields_of", "lost_fields"]
 _NO_FIELDS = ("builtins.object", "typing.Generic", "typing.Protocol")
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """A field of a class.
 
     Attributes:

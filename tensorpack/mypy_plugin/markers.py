@@ -10,7 +10,7 @@ annotation again.
 """
 
 import ast
-from collections.abc import Iterator, Set as AbstractSet
+from collections.abc import Iterator
 from pathlib import Path
 
 from mypy.nodes import MypyFile, TypeAlias
@@ -21,16 +21,13 @@ from mypy.types import (
     AnyType,
     Type,
     TypeAliasType,
-    TypeList,
     TypeOfAny,
     UnboundType,
-    UnionType,
-    UnpackType,
 )
 
 from tensorpack.mypy_plugin.names import ALIASES, MARKERS, Marker
 
-__all__ = ["marked_aliases", "marker_among", "read_alias", "read_annotated"]
+__all__ = ["marker_among", "marker_of", "read_alias", "read_annotated"]
 
 
 def marker_among(
@@ -76,39 +73,8 @@ def _marked(marker: Marker, inner: Type, analyser: TypeAnalyser) -> Type | None:
     return TypeAliasType(symbol.node, [inner])
 
 
-def marked_aliases(
-    written: Type, api: SemanticAnalyzer, plain: AbstractSet[str]
-) -> Iterator[tuple[str, Marker]]:
-    """Iterate the aliases in an annotation whose definition holds a marker.
-
-    Args:
-        written: the annotation.
-        api: looks names up.
-        plain: names that are known to be no aliases.
-    """
-    match written:
-        case UnionType(items=items) | TypeList(items=items):
-            for item in items:
-                yield from marked_aliases(item, api, plain)
-        case UnpackType(type=inner):
-            yield from marked_aliases(inner, api, plain)
-        case UnboundType(name=name, args=args):
-            node = None
-            if name not in plain:
-                symbol = api.lookup_qualified(name, written, suppress_errors=True)
-                node = symbol.node if symbol else None
-            if isinstance(node, TypeAlias) and node.fullname not in ALIASES:
-                marker = _marker_of(node, api.modules.get(node.module))
-                if marker is not None:
-                    yield node.fullname, marker
-            for item in args:
-                yield from marked_aliases(item, api, plain)
-        case _:
-            return
-
-
-def _marker_of(alias: TypeAlias, module: MypyFile | None) -> Marker | None:
-    """Give the marker in the definition of an alias."""
+def marker_of(alias: TypeAlias, module: MypyFile | None) -> Marker | None:
+    """Give the marker in the definition of an alias, read from its source."""
     if module is None or not any(_markers_named(module)):
         return None
     try:

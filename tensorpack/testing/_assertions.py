@@ -179,10 +179,11 @@ def _unmoved(
 def _fate(found: Found, twin: Found | None, device: torch.device) -> str:
     """Say what a move has done wrong to one tensor; "" if nothing."""
     stayed = twin is not None and twin.tensor is found.tensor
+    if Marker.DERIVED in found.marks.whole:
+        return ""
     if found.marks.whole & _STAYING:
         return "" if stayed else "copies {}, which is `HostOnly` or `Borrowed`"
-    may_stay = found.marks.inside & _STAYING
-    if Marker.DERIVED in found.marks.whole or (stayed and may_stay):
+    if stayed and found.marks.inside & _STAYING:
         return ""
     if twin is None:
         return "loses {}"
@@ -206,14 +207,20 @@ def _unlike_a_payload(
     ]
     if kept:
         yield f"`{name}` copies {_listed(kept)}, which stays on the host."
-    split = [f.key for f in old if f.key in new and not _is_one(f, old, new)]
+    moved_ones = [f for f in old if not _stays(f) and f.key in new]
+    split = [f.key for f in moved_ones if not _is_one(f, moved_ones, new)]
     if split:
         yield f"`{name}` makes several objects of {_listed(split)}."
 
 
+def _stays(found: Found) -> bool:
+    """Tell whether a tensor stays where it is, or may, or is reset."""
+    return any(found.marks.may(m) for m in (*_STAYING, Marker.DERIVED))
+
+
 def _is_one(found: Found, old: Collection[Found], new: Mapping[str, Found]) -> bool:
     """Tell whether a tensor that stands in several places still is one object."""
-    others = (o.key for o in old if o.tensor is found.tensor and o.key in new)
+    others = (o.key for o in old if o.tensor is found.tensor)
     return all(new[key].tensor is new[found.key].tensor for key in others)
 
 

@@ -4,7 +4,10 @@
 Each stream has a clock: for every stream, the last entry of the log that it is behind.
 Queueing an entry moves the stream's own hand; an event keeps a copy of the clock, and
 a stream that waits for the event takes the later hand of each. The host has a clock
-too: what it queues is behind everything that it has synchronized with.
+too: what it queues is behind everything that it has synchronized with. A second one
+says what the host knows to be done because it asked. That counts where the host itself
+reads; elsewhere it proves nothing, since recorded streams are done as soon as anybody
+asks, and real ones may not be.
 """
 
 import threading
@@ -51,6 +54,7 @@ class Order:
         self._clocks: dict[StreamId, Clock] = {}
         self._gates: dict[StreamId, frozenset[_Gate]] = {}
         self._host: Clock = {}
+        self._asked: Clock = {}
 
     def tick(self, stream: StreamId, index: int) -> Clock:
         """Queue an entry; give what it is behind."""
@@ -62,6 +66,16 @@ class Order:
     def streams_of(self, index: int) -> list[StreamId]:
         """List the streams of a device that were given anything."""
         return [stream for stream in self._clocks if stream[1] == index]
+
+    def asked(self) -> Clock:
+        """Give what the host knows to be done."""
+        return dict(self._asked)
+
+    def is_done(self, mark: Mark) -> bool:
+        """Tell the host whether a mark is reached."""
+        if mark.done:
+            _join(self._asked, mark.clock)
+        return mark.done
 
     def mark(self, stream: StreamId) -> Mark:
         """Give the point that a stream's queued work ends at."""

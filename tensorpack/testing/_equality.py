@@ -37,6 +37,9 @@ def assert_equal(a: object, b: object, /, *, device: bool = False) -> None:
         raise AssertionError(f"`{key}`: {problem}." if key else f"{problem}.")
 
 
+_MADE_IN_PYTHON = 1 << 9
+
+
 class _Comparison:
     """One comparison; pairs that are being compared already are taken for equal."""
 
@@ -74,7 +77,10 @@ def _short(value: object) -> str:
 
 
 def _values_equal(a: Any, b: Any) -> bool:
-    """Compare two host values of one class."""
+    """Compare two values of one class that hold nothing."""
+    cls = type(a)
+    if cls.__eq__ is object.__eq__ and cls.__flags__ & _MADE_IN_PYTHON:
+        return True  # instances of it differ by what they hold
     equal = a == b
     return bool(equal.all() if hasattr(equal, "all") else equal)
 

@@ -57,6 +57,7 @@ class Log:
         self._storages = storages
         self._entries: list[Entry] = []
         self._clocks: list[Clock] = []
+        self._asked: list[Clock] = []
         self._keys: dict[int, dict[str, None]] = {}
         self._events = 0
         self.order = Order()
@@ -95,6 +96,7 @@ class Log:
         """Enter what a stream is given."""
         with self.order.changed:
             self._clocks.append(self.order.tick(stream, len(self._entries)))
+            self._asked.append(self.order.asked() if call == "fetch" else {})
             self._entries.append(Entry(call, stream, storage, event))
 
     def add_event(self, stream: StreamId) -> tuple[int, Mark]:
@@ -118,7 +120,8 @@ class Log:
     def is_behind(self, later: int, earlier: int) -> bool:
         """Tell whether one entry certainly comes after another on the device."""
         stream = self._entries[earlier].stream
-        return self._clocks[later].get(stream, -1) >= earlier
+        known = (self._clocks[later], self._asked[later])
+        return any(clock.get(stream, -1) >= earlier for clock in known)
 
     # What a test asks.
 

@@ -9,6 +9,7 @@ import attrs
 
 from tensorpack._lifetime import PLAN, Marker
 from tensorpack._resolve import Namespace, own_annotations
+from tensorpack._structs import declared_keys, is_typed_dict
 
 __all__ = ["Marks", "marks_of"]
 
@@ -75,6 +76,12 @@ def _every(annotation: object, names: Namespace, depth: int) -> Iterator[Marker]
     """Iterate the markers anywhere in an annotation."""
     tp = _read(annotation, names)
     yield from _own(tp)
-    for argument in typing.get_args(tp) if depth else ():
+    if depth == 0:
+        return
+    for argument in typing.get_args(tp):
         if not isinstance(argument, (Marker, list)):
             yield from _every(argument, names, depth - 1)
+    if is_typed_dict(tp):
+        # Its values are plain dictionaries, which cannot be asked.
+        for member in declared_keys(tp).values():
+            yield from _every(member, names.beside(tp), depth - 1)

@@ -65,9 +65,9 @@ class RecordedStream(torch.Stream):
 
     def query(self) -> bool:
         """Tell whether all work is done."""
-        if self._world.real:
-            return super().query()
-        return self._world.log.order.mark(stream_id(self)).done
+        order = self._world.log.order
+        done = not self._world.real or super().query()
+        return done and order.is_done(order.mark(stream_id(self)))
 
     def synchronize(self) -> None:
         """Block the host until all work is done."""
@@ -128,9 +128,10 @@ class RecordedEvent(torch.Event):
 
     def query(self) -> bool:
         """Tell whether what it marks is done."""
-        if self._world.real:
-            return super().query()
-        return self._mark is None or self._mark.done
+        done = not self._world.real or super().query()
+        if self._mark is None:
+            return done
+        return done and self._world.log.order.is_done(self._mark)
 
     def synchronize(self) -> None:
         """Block the host until what it marks is done."""

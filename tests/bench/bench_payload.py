@@ -13,6 +13,7 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -39,16 +40,25 @@ SHAPES: tuple[tuple[torch.dtype, tuple[int, ...]], ...] = (
 NAMES = tuple(f"field_{i}" for i in range(len(SHAPES)))
 NBYTES = 195_072
 MANY = 500
+LISTS = tuple(f"list_{i}" for i in range(20))
 BASELINE = "hand-written"
 
 
-def small_tensors(*, pinned: bool) -> dict[str, Tensor]:
+def small_tensors(*, pinned: bool = False) -> dict[str, Tensor]:
     """Make the 24 small tensors of an engine's step."""
     made = [torch.zeros(shape, dtype=dtype) for dtype, shape in SHAPES]
     assert sum(tensor.nbytes for tensor in made) == NBYTES
     if pinned:
         made = [tensor.pin_memory() for tensor in made]
     return dict(zip(NAMES, made, strict=True))
+
+
+def lists(*, pinned: bool = False) -> dict[str, list[Tensor]]:
+    """Make many tensors in lists."""
+    return {
+        name: [torch.zeros(64, pin_memory=pinned) for _ in range(MANY // len(LISTS))]
+        for name in LISTS
+    }
 
 
 class HandWritten:
@@ -90,13 +100,16 @@ def classes_of(fields: Mapping[str, object]) -> tuple[Any, Any, Any]:
 
 def ways_of(
     fields: Mapping[str, object],
-    values: Mapping[str, Any],
+    make: Callable[[], dict[str, Any]],
     device: torch.device,
     stream: torch.Stream | None,
 ) -> dict[str, Way]:
-    """Give each way to live: move, record if there is a stream, free."""
-    by_hand, plain, frozen = (cls(**values) for cls in classes_of(fields))
-    tree = dict(values)
+    """Give each way to live: move, record if there is a stream, free.
+
+    Each way has tensors of its own, as the payload of a step has.
+    """
+    by_hand, plain, frozen = (cls(**make()) for cls in classes_of(fields))
+    tree = make()
 
     def methods(value: Any) -> Way:
         def life() -> None:
@@ -111,7 +124,7 @@ def ways_of(
         if stream is not None:
             _pytree.tree_map_(lambda x: x.record_stream(stream), twin)
 
-    flat = [x for v in values.values() for x in (v if isinstance(v, list) else [v])]
+    flat = [x for v in make().values() for x in (v if isinstance(v, list) else [v])]
 
     def calls() -> None:
         twin = [x.to(device, non_blocking=True) for x in flat]
@@ -126,7 +139,7 @@ def ways_of(
         "torch.utils._pytree": pytree,
         "the calls alone": calls,
     }
-    return {**ways, **_tensordict_way(values, device, stream)}
+    return {**ways, **_tensordict_way(make(), device, stream)}
 
 
 def _tensordict_way(
@@ -150,15 +163,19 @@ def _tensordict_way(
 
 
 def measure(ways: Mapping[str, Way], rounds: int, settle: Way) -> Times:
-    """Time each way once per round, in an order that moves on from round to round."""
+    """Time each way once per round, in an order of its own for each round.
+
+    A way that always came after a kindred one would find its code in the caches.
+    """
     names = list(ways)
-    times: Times = {name: [] for name in names}
+    order = random.Random(0)  # the same orders in every run
+    times: Times = {name: [] for name in ways}
     for name in names:
         for _ in range(20):
             ways[name]()
-    for number in range(rounds):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
+    for _ in range(rounds):
+        order.shuffle(names)
+        for name in names:
             settle()
             start = time.perf_counter_ns()
             ways[name]()
@@ -199,23 +216,18 @@ def summary(times: Times, baseline: str) -> dict[str, dict[str, float]]:
 def run(device: torch.device, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
     """Measure everything that makes sense on a device."""
     small = dict.fromkeys(NAMES, Tensor)
-    many = {f"list_{i}": list[Tensor] for i in range(20)}
-    lists = {name: [torch.zeros(64)] * 0 for name in many}
-    for name in lists:
-        lists[name] = [torch.zeros(64) for _ in range(MANY // len(many))]
+    many = dict.fromkeys(LISTS, list[Tensor])
     if device.type == "cpu":
         meta = torch.device("meta")
         cases = {
-            "24 tensors to meta": ways_of(
-                small, small_tensors(pinned=False), meta, None
-            ),
+            "24 tensors to meta": ways_of(small, small_tensors, meta, None),
             f"{MANY} tensors in 20 lists to meta": ways_of(many, lists, meta, None),
         }
         measured = {
             title: measure(ways, rounds, lambda: None) for title, ways in cases.items()
         }
     else:
-        measured = _on_accelerator(device, rounds, small, many, lists)
+        measured = _on_accelerator(device, rounds, small, many)
     results = {title: summary(times, BASELINE) for title, times in measured.items()}
     defined = measure(definitions(), max(rounds // 10, 50), lambda: None)
     results["definition of 24 fields"] = summary(defined, "attrs.define")
@@ -227,25 +239,21 @@ def _on_accelerator(
     rounds: int,
     small: Mapping[str, object],
     many: Mapping[str, object],
-    lists: Mapping[str, list[Tensor]],
 ) -> dict[str, Times]:
     """Measure whole lives: copies on one stream, the consumer on another."""
     copy, consumer = torch.Stream(device), torch.Stream(device)
-    sources = {
-        f"24 tensors, {NBYTES:,} bytes, {kind}": (
+    cases = {
+        f"24 tensors, {NBYTES:,} bytes, pinned": (
             small,
-            small_tensors(pinned=kind == "pinned"),
-        )
-        for kind in ("pinned", "pageable")
+            lambda: small_tensors(pinned=True),
+        ),
+        f"24 tensors, {NBYTES:,} bytes, pageable": (small, small_tensors),
+        f"{MANY} tensors in 20 lists, pinned": (many, lambda: lists(pinned=True)),
     }
-    sources[f"{MANY} tensors in 20 lists, pinned"] = (
-        many,
-        {name: [x.pin_memory() for x in value] for name, value in lists.items()},
-    )
     found = {}
     with copy:
-        for title, (fields, values) in sources.items():
-            ways = ways_of(fields, values, device, consumer)
+        for title, (fields, make) in cases.items():
+            ways = ways_of(fields, make, device, consumer)
             found[title] = measure(ways, rounds, torch.accelerator.synchronize)
     return found
 

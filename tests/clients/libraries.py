@@ -2,6 +2,8 @@
 
 import importlib
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -22,3 +24,18 @@ def client(name: str, least: str = "0") -> Any:
             exc_type=(ImportError, OSError),  # type: ignore[arg-type]  # it is caught
         )
         return importlib.import_module(name)
+
+
+@contextmanager
+def as_they_were(*classes: type) -> Iterator[None]:
+    """Give foreign classes back as they were: a test may decorate and change them."""
+    before = [(cls, dict(vars(cls))) for cls in classes]
+    try:
+        yield
+    finally:
+        for cls, names in before:
+            for name in vars(cls).keys() - names.keys():
+                delattr(cls, name)
+            for name, value in names.items():
+                if vars(cls).get(name) is not value:
+                    setattr(cls, name, value)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tensorpack import Payload, payload, tensors
 
-accelerate = client("accelerate", "1.0")
+accelerate = client("accelerate", "1.10")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what the library itself calls
 

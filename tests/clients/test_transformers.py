@@ -1,5 +1,6 @@
 """transformers: `BatchEncoding` and `BatchFeature` in a field, by ready adapters."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import fakes
@@ -9,9 +10,20 @@ import torch
 from clients.libraries import client
 from torch import Tensor
 
-from tensorpack import LeafError, Payload, clone, payload, tensors
+from tensorpack import (
+    DefinitionError,
+    LeafError,
+    LifetimeError,
+    Payload,
+    clone,
+    payload,
+    register,
+    tensors,
+)
+from tensorpack._lifetime import _adapters
 
-transformers = client("transformers", "4.40")
+transformers = client("transformers", "5.0")
+outputs = client("transformers.modeling_outputs")
 BatchEncoding, BatchFeature = transformers.BatchEncoding, transformers.BatchFeature
 
 
@@ -108,3 +120,47 @@ def test_object_that_nobody_knows_raises() -> None:
         "`BatchEncoding['input_ids'][0]`: the `object` has no lifetime support. Take "
         "it out, or convert it to tensors." == str(caught.value)
     )
+
+
+class TestOutputs:
+    """A model's output is a dictionary and a dataclass at once, and no plain one."""
+
+    @pytest.fixture
+    def output(self) -> Iterator[Any]:
+        """Give a class of outputs, and take the adapter out again."""
+        yield outputs.BaseModelOutput
+        _adapters.pop(outputs.BaseModelOutput, None)
+
+    def test_is_refused(self, output: Any) -> None:
+        """Nobody could tell its entries from its fields, so it asks for an adapter."""
+
+        def hold() -> type:
+            class Holder:
+                out: output
+
+            return payload(Holder)
+
+        with pytest.raises(LifetimeError, match=r"LifetimeAdapter\[BaseModelOutput\]"):
+            hold()
+        with pytest.raises(DefinitionError, match="whose own content is in no field"):
+            payload(output)
+
+    def test_travels_by_an_adapter(self, output: Any) -> None:
+        """With one it keeps its class, its keys and its attributes."""
+        register(
+            output,
+            leaves=lambda value: [t for t in value.values() if t is not None],
+            rebuild=lambda value, leaves: output(
+                **dict(zip(value, leaves, strict=True))
+            ),
+        )
+
+        @payload
+        class Holder:
+            out: output  # type: ignore[valid-type]  # a fixture
+
+        moved: Any = Holder(output(last_hidden_state=torch.ones(2))).to_device("meta")
+
+        assert type(moved.out) is output
+        assert moved.out["last_hidden_state"] is moved.out.last_hidden_state
+        assert moved.out.last_hidden_state.is_meta

@@ -105,7 +105,7 @@ def _torchrec_way(
     name = "torchrec: KeyedTensor.to"
     if importlib.util.find_spec("torchrec") is None:
         return Way(name, None)
-    from torchrec.sparse.jagged_tensor import (  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415  # the same
+    from torchrec.sparse.jagged_tensor import (  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415  # the same
         KeyedTensor,
     )
 
