@@ -40,10 +40,10 @@ class Build:
 
     __slots__ = ("_hooked", "rest", "take")
 
-    def __init__(self, leaves: Sequence[object], *, hooks: bool = False) -> None:
+    def __init__(self, leaves: Sequence[object]) -> None:
         self.rest = list(reversed(leaves))
         self.take: Callable[[], Any] = self.rest.pop
-        self._hooked: dict[int, Any] | None = {} if hooks else None
+        self._hooked: dict[int, Any] | None = None
 
     def root(self, value: Any) -> Any:
         """Make the twin of the walked object itself."""
@@ -110,10 +110,14 @@ def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
     Raises:
         LeafCountError: the value does not have as many leaves as were given.
     """
-    build = Build(leaves, hooks=hooks)
     cls: Any = type(value)
+    # `Build(leaves).root(value)`, spelled out: see Note [cold caches] in `_move`.
+    build = object.__new__(Build)
+    build.rest = list(reversed(leaves))
+    build.take = build.rest.pop
+    build._hooked = {} if hooks else None
     try:
-        if hasattr(cls, PLAN) and not hooks:  # `nested`, spelled out
+        if hasattr(cls, PLAN) and not hooks:
             twin: T = cls.__tensorpack_rebuild__(value, build)
         else:
             twin = build.root(value)

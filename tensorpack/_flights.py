@@ -35,8 +35,8 @@ class Flight:
     __slots__ = ("events", "owner", "readers", "ready")
 
     def __init__(self, ready: torch.Event, owner: object) -> None:
-        self.ready = ready
-        self.owner = weakref.ref(owner)
+        self.ready: torch.Event = ready
+        self.owner: weakref.ref[object] = weakref.ref(owner)
         self.readers: dict[StreamId, torch.Stream] = {}
         self.events: list[torch.Event] = []
 

@@ -66,7 +66,7 @@ class Handoff(Generic[T]):
         hand_out: Callable[["Handoff[Any]", torch.Stream | None], None] | None = None,
         queued: Queued | None = None,
     ) -> None:
-        self.value = value
+        self.value: T = value
         self._polls = polls
         self._hand_out = hand_out
         self._taken = False

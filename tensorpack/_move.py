@@ -41,7 +41,6 @@ def _references_of_one() -> int:
 
 
 _ONE_PLACE = _references_of_one()
-_is_traced = torch.compiler.is_dynamo_compiling
 _Device = torch.device
 
 
@@ -55,26 +54,33 @@ def moved(
     """
     target = device if type(device) is _Device else torch.device(device)
     flag = non_blocking and target not in _HOST
-    if (
-        leaves
-        and (_is_traced() or max(map(getrefcount, leaves)) > _ONE_PLACE)
-        and len(set(map(id, leaves))) < len(leaves)
-    ):
-        return _each_once(
-            leaves, lambda once: moved(once, target, non_blocking=non_blocking)
-        )
+    if leaves and max(map(getrefcount, leaves)) > _ONE_PLACE:
+        return _moved_once(leaves, target, non_blocking=flag)
     # By keyword: the form by position took a sixth longer on an H200. `type(leaf)`, not
     # `leaf.__class__`, which costs as much as the rest of the loop with cold caches.
     return [
         leaf.to(target, non_blocking=flag)
         if type(leaf) is Tensor
-        else _move_odd(leaf, target, flag)
+        else _move_one(leaf, target, flag)
         for leaf in leaves
     ]
 
 
-def _move_odd(leaf: Any, device: torch.device, non_blocking: bool) -> Any:
-    """Move a subclass's tensor, or a leaf that is no tensor."""
+def _moved_once(
+    leaves: Sequence[Any], device: torch.device, *, non_blocking: bool
+) -> list[Any]:
+    """Move leaves of which some may stand twice."""
+    return _each_once(
+        leaves, lambda found: [_move_one(leaf, device, non_blocking) for leaf in found]
+    )
+
+
+# Tracing takes the other: it cannot read the numbers of references.
+setattr(moved, "_torchdynamo_inline", _moved_once)  # noqa: B010  # no attribute
+
+
+def _move_one(leaf: Any, device: torch.device, non_blocking: bool) -> Any:
+    """Move a tensor of any class, or a leaf that is no tensor."""
     if isinstance(leaf, Tensor):
         return leaf.to(device, non_blocking=non_blocking)
     cls: Any = type(leaf)
@@ -116,7 +122,7 @@ def record(
         CaptureError: the current stream is capturing a graph.
         LeafError: nobody can tell what memory a leaf owns.
     """
-    if leaves and (_is_traced() or max(map(getrefcount, leaves)) > _ONE_PLACE):
+    if leaves and max(map(getrefcount, leaves)) > _ONE_PLACE:
         leaves = list({id(leaf): leaf for leaf in leaves}.values())
     count, asked = 0, False
     with as_stored():

@@ -7,6 +7,7 @@
 # the copy's block and not the view's. So streams are recorded with these dispatch keys
 # off. So it is for the tensors of zeros without memory that forward-mode autograd uses.
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -31,10 +32,8 @@ _DISABLED = torch._C._disabled_torch_dispatch_impl  # no public name
 _BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate)
 _BITS = _BITS.add(torch._C.DispatchKey.Negative).add(torch._C.DispatchKey.ZeroTensor)
 
-
-def as_stored() -> torch._C._ExcludeDispatchKeyGuard:
-    """Give the context in which operations see tensors as they lie in memory."""
-    return torch._C._ExcludeDispatchKeyGuard(_BITS)
+as_stored = functools.partial(torch._C._ExcludeDispatchKeyGuard, _BITS)
+"""Gives the context in which operations see tensors as they lie in memory."""
 
 
 def owned_tensors(key: str, leaf: Tensor) -> list[Tensor]:

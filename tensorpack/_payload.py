@@ -42,7 +42,7 @@ class Payload:
         """Give a twin of the payload with every leaf on `device`.
 
         Host fields are the same objects. No `__init__`, converter, validator or
-        post-init runs again; an object that stands in two fields stays one object.
+        post-init runs again; a leaf that stands in two fields stays one object.
 
         Args:
             device: where to: a device, its name or its index.

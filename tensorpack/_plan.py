@@ -294,10 +294,10 @@ def _node_of_members(cls: type, tp: object, ctx: Context) -> Node:
         return folded(Typed(cls, _members(cls, tp, declared_keys(cls), ctx)))
     if is_host_class(cls):
         return Kept(Guard.TENSOR, (cls,))
-    fields = struct_fields(cls)
-    if fields is not None and _is_host_struct(cls, tp, fields, ctx):
+    fields = struct_fields(cls)  # none at all: a base, whose subclasses have them
+    if fields and _is_host_struct(cls, tp, fields, ctx):
         return Kept(Guard.TENSOR, (cls,))
-    raise RefusedError.of_class(cls, spell(tp), fields is not None)
+    raise RefusedError.of_class(cls, spell(tp), bool(fields))
 
 
 def _named_members(cls: Any) -> dict[str, object]:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch.compiler import is_dynamo_compiling
 
 __all__ = ["let_trace_init"]
 
@@ -32,6 +32,6 @@ def let_trace_init(cls: type) -> None:
 
 def _bound_setter(instance: object) -> Callable[[str, Any], None]:
     """Bind `object.__setattr__` to an instance, in a form that can be traced."""
-    if torch.compiler.is_compiling():
+    if is_dynamo_compiling():
         return functools.partial(object.__setattr__, instance)
     return _bind(instance)

@@ -63,7 +63,7 @@ class Walk:
         """The name of the object's class if it is a payload, else ""."""
         return type(self.value).__qualname__ if is_payload(self.value) else ""
 
-    def run(self) -> None:
+    def run(self) -> "Walk":
         """Walk the object."""
         if is_payload(self.value):
             self.nested(self.value, "")
@@ -72,6 +72,7 @@ class Walk:
                 self.dynamic(entry, str(name))
         else:
             self.dynamic(self.value, "")
+        return self
 
     @property
     def aside(self) -> "Walk":
@@ -89,8 +90,7 @@ class Walk:
 
     def key_of(self, leaf: object) -> str:
         """Find the key of a leaf that this walk has collected."""
-        again = Walk(self.value, keyed=True)
-        again.run()
+        again = Walk(self.value, keyed=True).run()
         return next((key for key, found in again.recordable() if found is leaf), "")
 
     def where(self, leaf: object) -> tuple[str, str]:
@@ -262,7 +262,8 @@ class Walk:
         self._raise(
             value,
             key,
-            f"has {_count(len(value), 'item')}, and its annotation says {length}",
+            f"has {len(value)} item{'s' * (len(value) != 1)}, and its annotation says "
+            f"{length}",
             "For a tuple of any length write `tuple[Tensor, ...]`."
             if length == 1
             else _CORRECT,
@@ -315,25 +316,24 @@ def a_class(cls: type) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} `{name}`"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def walk(value: Any) -> Walk:
     """Walk a payload, or any value by the types found in it.
 
     Raises:
         LeafError: something in it is not what its annotation says.
     """
-    found = Walk(value)
     cls = type(value)
     plan = getattr(cls, PLAN, None)
-    if plan is not None and plan.cls is cls:  # `nested`, spelled out
-        found.hooked = plan.hooked
-        found._open.append(id(value))
+    if plan is not None and plan.cls is cls:
+        # `Walk(value).run()`, spelled out: see Note [cold caches] in `_move`.
+        found = object.__new__(Walk)
+        found.value, found.keyed, found.hooked = value, False, plan.hooked
+        found.leaves = []
+        found.add = found.leaves.append
+        found._open, found._aside = [id(value)], None
         cls.__tensorpack_leaves__(value, found, "")
     else:
-        found.run()
+        found = Walk(value).run()
     leaves = found.leaves if found._aside is None else found.recordable()
     kinds = set(map(type, leaves))
     if kinds != _PLAIN:
@@ -344,6 +344,4 @@ def walk(value: Any) -> Walk:
 def pairs(value: Any) -> list[Pair]:
     """List the leaves that travel, each with its key."""
     walk(value)
-    found = Walk(value, keyed=True)
-    found.run()
-    return found.leaves
+    return Walk(value, keyed=True).run().leaves

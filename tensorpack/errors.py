@@ -73,7 +73,7 @@ class LifetimeError(TensorpackError, TypeError):
         self, text: str = "", /, *, cls: str = "", refusals: Sequence[Refusal] = ()
     ) -> None:
         self.cls = cls
-        self.refusals = tuple(refusals)
+        self.refusals: tuple[Refusal, ...] = tuple(refusals)
         super().__init__(text or "\n".join(r.sentence(cls) for r in self.refusals))
 
 
@@ -119,7 +119,7 @@ class UndecoratedError(TensorpackError, TypeError):
     ) -> None:
         self.cls = cls
         self.base = base
-        self.lost = tuple(lost)
+        self.lost: tuple[str, ...] = tuple(lost)
         self.remade = remade
         self.key = key
         super().__init__(text or self._sentence())

@@ -83,9 +83,9 @@ class CopyStream:
         Raises:
             StreamError: `stream` is of another device.
         """
-        self.device = with_index(torch.device(device))
+        self.device: torch.device = with_index(torch.device(device))
         self.max_in_flight = max_in_flight
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self.stream: torch.Stream | None = None
         self._polls = Poller()
         self._checked: set[StreamId] = set()

@@ -3,7 +3,7 @@
 import abc
 import collections
 import dataclasses
-import datetime
+import datetime as dt
 import enum
 import pathlib
 import uuid
@@ -117,7 +117,7 @@ HOST: dict[Any, Any] = {
     torch.dtype: torch.float32,
     torch.device: torch.device("cpu"),
     pathlib.Path: pathlib.Path("a"),
-    datetime.date: datetime.date(2000, 1, 1),
+    dt.date: dt.date(2000, 1, 1),
     uuid.UUID: uuid.UUID(int=1),
     HostOnly[Callable[[int], int]]: repr,
     HostOnly[object]: None,
@@ -286,7 +286,7 @@ def test_corrected_annotations_count() -> None:
 class Closed:
     """Nobody can tell how to make one."""
 
-    def __init__(self, *, secret) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, *, secret) -> None:  # noqa: ANN001  # nothing is known
         self.secret = secret
 
 
@@ -309,12 +309,14 @@ def test_fields_without_an_example_are_listed() -> None:
     assert example(Batch).one is None
     with pytest.raises(TypeError) as caught:
         example(Plain)
+    problems = {
+        "a": "no example can be made of `Closed`",
+        "b": "nobody knows the type `Unknown`",
+    }
     where = "test_fields_without_an_example_are_listed.<locals>.Plain"
     assert str(caught.value).splitlines() == [
-        f"`{where}.a`: no example can be made of `Closed`. Pass a value: "
-        "`example(Plain, a=...)`.",
-        f"`{where}.b`: nobody knows the type `Unknown`. Pass a value: "
-        "`example(Plain, b=...)`.",
+        f"`{where}.{name}`: {problem}. Pass a value: `example(Plain, {name}=...)`."
+        for name, problem in problems.items()
     ]
 
 

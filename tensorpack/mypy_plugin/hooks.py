@@ -73,7 +73,8 @@ class TensorpackPlugin(Plugin):
             return False
         scene = Scene(ctx, self._config, self._marked)
         add_methods(scene)
-        check_fields(scene)
+        if not ctx.api.is_stub_file:  # the class was judged where it was made
+            check_fields(scene)
         return True
 
     def get_base_class_hook(

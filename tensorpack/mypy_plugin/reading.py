@@ -283,11 +283,11 @@ def _node_of_members(info: TypeInfo, tp: Type, at: Inside) -> Node:
     if info.fullname == "builtins.object":
         refuse_open("object")
     fields = struct_fields(info, at.scene.api.modules)
-    if fields is not None and isinstance(tp, Instance):
+    if fields and isinstance(tp, Instance):  # none at all: a base of others
         node = _node_of_struct(tp, fields, at)
         if node is not None:
             return node
-    raise RefusedError(refusal_of(info, spell(tp), is_struct=fields is not None))
+    raise RefusedError(refusal_of(info, spell(tp), is_struct=bool(fields)))
 
 
 def _check_typed(info: TypeInfo, types: list[Type]) -> None:

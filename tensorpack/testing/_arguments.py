@@ -76,7 +76,9 @@ def concrete(cls: Any) -> Any:
     """Give a class that has instances: itself, or the first of its subclasses."""
     if not inspect.isabstract(cls):
         return cls
-    for child in cls.__subclasses__():
+    # Where a decorator has made a class anew, the old one may still be there.
+    newest = {(c.__module__, c.__qualname__): c for c in cls.__subclasses__()}
+    for child in newest.values():
         found = concrete(child)
         if not inspect.isabstract(found):
             return found

@@ -83,7 +83,7 @@ def _on_any_machine() -> Iterator[None]:
 def _unrecorded(value: Any, ignore: Collection[str]) -> Iterator[str]:
     """Say which device tensors `record_stream` leaves out, or should have."""
     with recorded_world() as world:
-        twin = device_twin(value, ignore=ignore)
+        twin = device_twin(value)
         stream = RecordedStream("cuda")
         before = len(world.log)
         twin.record_stream(stream)

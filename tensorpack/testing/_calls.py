@@ -52,11 +52,11 @@ class Call:
         func = self.func
         if func is _aten.record_stream.default:
             return self._record_stream()
+        if _is_composite(func):
+            # Inference mode leaves such operators whole: take them apart.
+            with self.world.recorder():
+                return func.decompose(*self.args, **self.kwargs)
         if not self.world.real:
-            if _is_composite(func):
-                # Inference mode leaves such operators whole: take them apart.
-                with self.world.recorder():
-                    return func.decompose(*self.args, **self.kwargs)
             if func is _aten.is_pinned.default:
                 return is_pinned(self.args[0])
             if func in (_aten._pin_memory.default, _aten.pin_memory.default):
@@ -167,6 +167,9 @@ class Call:
                 yield from self._copy(new, old)
             return
         if _touches_nothing(self.func):
+            return
+        if self.func is _aten._local_scalar_dense.default:
+            yield from (("fetch", x) for x in self.devices)
             return
         written = [
             x

@@ -50,7 +50,7 @@ class Order:
     """The clocks of all streams, and of the host."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition(threading.RLock())
+        self.changed: threading.Condition = threading.Condition(threading.RLock())
         self._clocks: dict[StreamId, Clock] = {}
         self._gates: dict[StreamId, frozenset[_Gate]] = {}
         self._host: Clock = {}

@@ -78,7 +78,7 @@ def _short(value: object) -> str:
 
 def _values_equal(a: Any, b: Any) -> bool:
     """Compare two values of one class that hold nothing."""
-    cls = type(a)
+    cls: Any = type(a)
     if cls.__eq__ is object.__eq__ and cls.__flags__ & _MADE_IN_PYTHON:
         return True  # instances of it differ by what they hold
     equal = a == b

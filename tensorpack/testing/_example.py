@@ -124,8 +124,6 @@ class Maker:
                         f"`example({cls.__name__}, {f.name}=...)`."
                     )
         if problems:
-            if len(self._open) > 1:
-                raise CannotError(" ".join(problems).rstrip("."))
             raise TypeError("\n".join(problems))
         return made
 
@@ -172,10 +170,10 @@ class Maker:
         kind = container_kind(origin or tp)
         if kind is not None:
             return self._container(kind, args, ctx, dynamic)
+        if Callable in (tp, origin):
+            return repr
         if isinstance(origin or tp, type):
             return self._class(origin or tp, tp, ctx)
-        if origin is Callable or tp is Callable:
-            return repr
         msg = f"no example can be made of `{spell(tp)}`"
         raise CannotError(msg)
 
@@ -258,7 +256,9 @@ class Maker:
             raise EndlessError(msg)
         try:
             return self.instance(cls, tp, ctx, {})
-        except (TypeError, ValueError) as error:
+        except EndlessError:
+            raise
+        except (CannotError, TypeError, ValueError) as error:
             msg = f"no example can be made of `{cls.__name__}`"
             raise CannotError(msg) from error
 

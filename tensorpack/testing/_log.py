@@ -60,7 +60,7 @@ class Log:
         self._asked: list[Clock] = []
         self._keys: dict[int, dict[str, None]] = {}
         self._events = 0
-        self.order = Order()
+        self.order: Order = Order()
         self.capturing_ids: set[StreamId] = set()
         self.allocated: dict[int, StreamId] = {}
 

@@ -10,7 +10,7 @@ import pytest
 
 
 def client(name: str, least: str = "0") -> Any:
-    """Import a library, or skip the tests of the module that asks for it.
+    """Import a library of the extra `clients`, or skip the module that asks for it.
 
     What a library warns of while it is imported is its own business. It may be there
     and not load, where its kernels are built for another version of torch.
@@ -20,7 +20,6 @@ def client(name: str, least: str = "0") -> Any:
         pytest.importorskip(
             name.partition(".")[0],
             minversion=None if least == "0" else least,
-            reason=f"{name} is not installed (the extra `clients`)",
             exc_type=(ImportError, OSError),  # type: ignore[arg-type]  # it is caught
         )
         return importlib.import_module(name)

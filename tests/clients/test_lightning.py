@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from tensorpack import Payload, payload, tensors
 
-lightning = client("lightning.pytorch", "2.5")
+lightning = client("lightning.pytorch", "2.6")
 utilities = client("lightning.fabric.utilities")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what the library itself calls

@@ -22,7 +22,7 @@ from tensorpack import (
 )
 from tensorpack._lifetime import _adapters
 
-transformers = client("transformers", "5.0")
+transformers = client("transformers", "5.24")
 outputs = client("transformers.modeling_outputs")
 BatchEncoding, BatchFeature = transformers.BatchEncoding, transformers.BatchFeature
 

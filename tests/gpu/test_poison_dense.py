@@ -134,6 +134,8 @@ def test_every_dense_leaf_survives_until_it_is_read() -> None:
     assert CONTROLS // 2 < control
 
 
+# The allocator of the driver says so itself when the allocation stream is recorded.
+@pytest.mark.filterwarnings("ignore:Called record_stream on tensor whose original")
 def test_recording_the_wrong_stream_is_no_help() -> None:
     """The stream that must be recorded is the one that reads."""
     source = every()
@@ -151,6 +153,8 @@ def test_one_forgotten_leaf_is_seen(key: str) -> None:
     leaf = dict(tensors(source))[key]
     if leaf.numel() == 0:
         pytest.skip("a leaf without memory cannot be corrupted")
+    if torch.cuda.memory.get_allocator_backend() == "cudaMallocAsync":
+        pytest.skip("which of many blocks is used again is the driver's choice")
     if leaf is source.shared:
         pytest.skip("the leaf stands in two fields, so it is recorded by the other")
 

@@ -233,6 +233,11 @@ class DataWithObject:
     extra: object
 
 
+@dataclasses.dataclass
+class HostBase:
+    """A base without fields, whose subclasses may hold anything."""
+
+
 @attrs.define
 class HostTree:
     """A host struct that holds itself."""
@@ -372,6 +377,7 @@ __all__ = [
     "HalfOwn",
     "Handler",
     "HostAttrs",
+    "HostBase",
     "HostData",
     "HostGeneric",
     "HostOnly",

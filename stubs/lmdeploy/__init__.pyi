@@ -1,0 +1,2 @@
+__version__: str
+version_info: tuple[int, ...]

@@ -1,0 +1,1 @@
+from lmdeploy.pytorch.multimodal.data_type import MultiModalData as MultiModalData

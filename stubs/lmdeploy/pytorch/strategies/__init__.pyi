@@ -1,0 +1,3 @@
+def build_strategy_factory(
+    model_config: object, misc_config: object, specdecode_config: object = None
+) -> object: ...
