@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from tensorpack._kinds import (
     Kind,
+    a_class,
     is_payload,
     kind_of,
     mappings,
@@ -13,7 +14,7 @@ from tensorpack._kinds import (
     sequences,
 )
 from tensorpack._lifetime import PLAN, adapter_of
-from tensorpack._walk import Entries, Walk, a_class, walk
+from tensorpack._walk import Entries, Walk, walk
 from tensorpack.errors import LeafCountError, LeafError
 
 __all__ = ["HELPERS", "Build", "prepared", "rebuild"]

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tensorpack._build import prepared, rebuild
-from tensorpack._kinds import has_leaves, is_payload, payload_plan
+from tensorpack._kinds import a_class, has_leaves, is_payload, payload_plan
 from tensorpack._move import check_methods, cloned, compacted, moved, record
 from tensorpack._msgspec import setter_of
-from tensorpack._walk import Entries, a_class, pairs, walk
+from tensorpack._walk import Entries, pairs, walk
 from tensorpack.errors import LeafError
 
 __all__ = [
@@ -212,7 +212,7 @@ def record_stream(
         and meta leaves are passed over. The host does not block.
     """
     found = walk(value if keys is None else entries_of(value, keys))
-    record(found.recordable(), stream, where=found.where)
+    record(found.recordable(), stream, where=found.where, plain=found.plain)
 
 
 def entries_of(value: Any, keys: Iterable[str]) -> Any:

@@ -17,6 +17,7 @@ from tensorpack.errors import UndecoratedError
 __all__ = [
     "BASE",
     "Kind",
+    "a_class",
     "has_leaves",
     "is_builtin",
     "is_leaf_class",
@@ -135,3 +136,9 @@ def items_of(value: Any) -> Iterator[tuple[str, object]]:
     else:
         for index, item in enumerate(value):
             yield f"[{index}]", item
+
+
+def a_class(cls: type) -> str:
+    """Name a class with its article: "an `int`"."""
+    name = cls.__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} `{name}`"

@@ -1,20 +1,21 @@
 """The decorator and the typed base: wires the rooms together, sets the mark last."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
 
 import attrs
 import torch
 
 from tensorpack._build import prepared, rebuild
-from tensorpack._classes import check_class, declared_fields, is_made
+from tensorpack._classes import check_class, is_made
 from tensorpack._fields import plan_class
 from tensorpack._functions import moved_twin
 from tensorpack._install import install, restored_on_error
 from tensorpack._kinds import payload_plan
 from tensorpack._lifetime import PLAN
 from tensorpack._move import check_methods, moved, pinned, record
+from tensorpack._names import check_body, check_fields, listed, methods_of
 from tensorpack._repr import payload_repr
 from tensorpack._tracing import let_trace_init
 from tensorpack._walk import walk
@@ -62,7 +63,8 @@ class Payload:
         if found.hooked:
             return moved_twin(self, device, non_blocking=non_blocking)
         # `moved_twin`, spelled out: see Note [cold caches] in `_move`.
-        return rebuild(self, moved(found.leaves, device, non_blocking=non_blocking))
+        new = moved(found.leaves, device, non_blocking=non_blocking, plain=found.plain)
+        return rebuild(self, new)
 
     def record_stream(self, stream: torch.Stream, /) -> None:
         """Mark every device leaf as used by `stream`.
@@ -79,7 +81,8 @@ class Payload:
             host does not block.
         """
         found = walk(self)
-        record(found.recordable(), stream, where=found.where)
+        leaves = found.leaves if found._aside is None else found.recordable()
+        record(leaves, stream, where=found.where, plain=found.plain)
 
     @classmethod
     def payload_keys(cls) -> tuple[str, ...]:
@@ -109,10 +112,6 @@ class Payload:
         check_methods(found.leaves, "pin_memory", found.root, found.key_of)
         twin: Self = rebuild(value, pinned(found.leaves))
         return twin
-
-
-_METHODS = ("to_device", "record_stream", "payload_keys", "host_keys")
-_COURTESIES = ("to", "pin_memory")
 
 
 @overload
@@ -216,68 +215,22 @@ def _make(
         )
     adopted = is_made(cls)
     if adopted:
-        _check_fields(cls)
-    _check_keep(cls, keep)
-    _check_body(cls, keep)
+        check_fields(cls)
+    check_body(cls, keep, vars(Payload))
     if adopted and options:
         raise DefinitionError(
             cls=cls.__qualname__,
             problem="attrs, `dataclasses` or msgspec has made it already, so "
-            f"{_listed(options)} cannot apply",
+            f"{listed(options)} cannot apply",
             remedy="Give the options to the decorator that makes the class.",
         )
     with restored_on_error(cls):
         made = cls if adopted else _define(cls, options)
-        _check_fields(made)
-        methods, notes = _methods(made, keep)
+        check_fields(made)
+        methods, notes = methods_of(made, keep, vars(Payload))
         install(made, plan_class(made, _enclosing(made), corrections, notes), methods)
     let_trace_init(made)
     return made
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _check_keep(cls: type, keep: Sequence[str]) -> None:
-    """Refuse names in `keep=` that keep nothing."""
-    if isinstance(keep, str):
-        raise DefinitionError(
-            cls=cls.__qualname__,
-            problem=f"`keep=` is one text, {keep!r}",
-            remedy=f"Write `keep=({keep!r},)`.",
-        )
-    odd = [n for n in keep if n not in (*_METHODS, *_COURTESIES) or n not in vars(cls)]
-    if odd:
-        raise DefinitionError(
-            cls=cls.__qualname__,
-            problem=f"`keep=` names {_listed(odd)}, which the class body does not "
-            "define or `@payload` does not generate",
-            remedy=f"Take {_listed(odd)} out of `keep=`.",
-        )
-
-
-def _check_body(cls: type, keep: Sequence[str]) -> None:
-    """Refuse hand-written twins in the class body: they would live on."""
-    clash = [n for n in _METHODS if n not in keep and _defines(cls, n)]
-    if clash:
-        raise DefinitionError(
-            cls=cls.__qualname__,
-            problem=f"its body defines {_listed(clash)}, which `@payload` generates",
-            remedy=f"Delete {_listed(clash)}, or write `@payload(keep="
-            f"{tuple(clash)!r})` to keep your own.",
-        )
-
-
-def _check_fields(cls: type) -> None:
-    """Refuse fields whose names the generated methods need."""
-    clash = sorted(_field_names(cls) & {*_METHODS}, key=_METHODS.index)
-    if clash:
-        raise DefinitionError(
-            cls=cls.__qualname__,
-            problem=f"{_listed(clash)} would be a field and a generated method",
-            remedy="Rename the field.",
-        )
 
 
 def _define(cls: type, options: dict[str, Any]) -> type:
@@ -290,46 +243,6 @@ def _define(cls: type, options: dict[str, Any]) -> type:
     if not own_repr:
         made.__repr__ = payload_repr  # type: ignore[method-assign,assignment]  # ours
     return made
-
-
-def _methods(
-    cls: type, keep: Sequence[str]
-) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Choose the methods to install, and note what is left out."""
-    methods = {name: vars(Payload)[name] for name in _METHODS if name not in keep}
-    notes = [f"`{name}` is the class's own (`keep`)" for name in keep]
-    for name in _COURTESIES:
-        owner = _owner_of_courtesy(cls, name)
-        if owner is None:
-            methods[name] = vars(Payload)[name]
-        elif name not in keep:
-            uses = f"`{owner.__name__}` uses the name itself"
-            notes.append(f"`{name}` is left out: {uses}")
-    return methods, tuple(notes)
-
-
-def _owner_of_courtesy(cls: type, name: str) -> type | None:
-    """Find the class that uses a courtesy's name itself: this one or a payload base.
-
-    Methods that other bases have written by hand are overridden, like all twins.
-    """
-    if name in _field_names(cls):
-        return cls
-    for base in cls.__mro__:
-        if (base is cls or PLAN in vars(base)) and _defines(base, name):
-            return base
-    return None
-
-
-def _defines(cls: type, name: str) -> bool:
-    """Tell whether a class body has a method that would be generated otherwise."""
-    generated = vars(Payload)[name]
-    return vars(cls).get(name, generated) is not generated
-
-
-def _field_names(cls: type) -> set[str]:
-    """Name the fields of a class that has been made."""
-    return {field.name for field in declared_fields(cls)}
 
 
 def _enclosing(cls: type) -> dict[str, object]:

@@ -14,6 +14,7 @@ from tensorpack._hosts import is_host_value
 from tensorpack._kinds import (
     BASE,
     Kind,
+    a_class,
     is_builtin,
     is_leaf_class,
     is_payload,
@@ -45,9 +46,10 @@ class Walk:
         keyed: whether (key, leaf) is collected instead of the leaf alone.
         leaves: the leaves that travel.
         hooked: whether a payload with `__payload_prepare__` was met.
+        plain: whether the class of every leaf to record is `Tensor` itself.
     """
 
-    __slots__ = ("_aside", "_open", "add", "hooked", "keyed", "leaves", "value")
+    __slots__ = "_aside", "_open", "add", "hooked", "keyed", "leaves", "plain", "value"
 
     def __init__(self, value: Any, *, keyed: bool = False) -> None:
         self.value = value
@@ -55,6 +57,7 @@ class Walk:
         self.leaves: list[Any] = []
         self.add = self.leaves.append
         self.hooked = False
+        self.plain = False
         self._open: list[int] = []  # of few objects: a list is quicker than a set
         self._aside: Walk | None = None
 
@@ -310,12 +313,6 @@ class Walk:
         )
 
 
-def a_class(cls: type) -> str:
-    """Name a class with its article: "an `int`"."""
-    name = cls.__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} `{name}`"
-
-
 def walk(value: Any) -> Walk:
     """Walk a payload, or any value by the types found in it.
 
@@ -336,7 +333,8 @@ def walk(value: Any) -> Walk:
         found = Walk(value).run()
     leaves = found.leaves if found._aside is None else found.recordable()
     kinds = set(map(type, leaves))
-    if kinds != _PLAIN:
+    found.plain = kinds == _PLAIN
+    if not found.plain:
         found.check(kinds)
     return found
 

@@ -23,6 +23,7 @@ CORE: dict[str, set[str]] = {
     "_generics": {"_resolve"},
     "_structs": {"_generics", "_resolve"},
     "_classes": {"errors", "_lifetime", "_msgspec", "_resolve"},
+    "_names": {"errors", "_lifetime", "_classes"},
     "_remedies": {"errors", "_resolve"},
     "_unions": {"_containers", "_nodes", "_remedies"},
     "_plan": {

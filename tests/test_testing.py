@@ -89,6 +89,28 @@ def test_modules_run_on_a_recorded_machine(log: Log) -> None:
     assert not torch.ones(1, device="cuda", requires_grad=True).requires_grad
 
 
+def test_kernels_that_only_devices_have_are_not_chosen(log: Log) -> None:
+    """What the host has no kernel for is taken apart: attention, recurrent cells."""
+    assert not torch.backends.cuda.flash_sdp_enabled()
+    assert not torch.backends.cuda.mem_efficient_sdp_enabled()
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert not torch.backends.cudnn.enabled
+    for module in (
+        torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+        torch.nn.LSTM(4, 5),
+        torch.nn.GRU(4, 5),
+        torch.nn.BatchNorm1d(4),
+    ):
+        x = torch.ones(2, 3, 4)[(0,) * isinstance(module, torch.nn.BatchNorm1d)]
+        expected = module.eval()(x)
+        found = module.to("cuda")(x.to("cuda"))
+        if isinstance(found, tuple):
+            expected, found = expected[0], found[0]
+
+        assert found.is_cuda
+        assert torch.allclose(expected, found.cpu(), atol=1e-6)
+
+
 def test_host_and_device_tensors_do_not_mix(log: Log) -> None:
     """A leaf that was left on the host fails where the model reads it."""
     device = torch.ones(3, device="cuda")
@@ -276,6 +298,7 @@ def test_host_that_blocks_is_in_the_log(log: Log) -> None:
         x.tolist,
         lambda: bool(x.any()),
         x.nonzero,
+        lambda: x[x > 0],
         lambda: torch.ones(2).copy_(x),
         torch.cuda.current_stream().synchronize,
         torch.cuda.synchronize,

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import enum
 import functools
 import random
 from typing import Any, NamedTuple
@@ -24,6 +25,10 @@ from tensorpack.testing._oracle import Found, Search
 
 CLASSES = 6
 SEEDS = 90
+
+
+class Colour(enum.Enum):
+    RED = 1
 
 
 def keys(value: object) -> list[str]:
@@ -104,7 +109,7 @@ def test_oracle_looks_where_the_collector_looks() -> None:
     assert ["<referent 0>[0]"] == keys(iter([one()]))
     assert [".flat[1]".removeprefix(".")] == keys(array)
     assert [] == keys(captures)
-    assert [] == keys([Stay(one()).__init__, Stay])
+    assert [] == keys([Stay(one()).__init__, Stay, type, Colour.RED])
 
 
 def test_oracle_runs_no_property_and_ends_in_cycles() -> None:

@@ -17,6 +17,7 @@ from mypy.nodes import (
     AssignmentStmt,
     CallExpr,
     ExpressionStmt,
+    FuncItem,
     MypyFile,
     RefExpr,
     SymbolTableNode,
@@ -45,7 +46,7 @@ def note_call(function: str) -> Callable[[FunctionContext], Type]:
         checker = ctx.api
         if (
             isinstance(checker, TypeChecker)
-            and checker.scope.top_level_function() is None
+            and not any(isinstance(part, FuncItem) for part in checker.scope.stack)
             and isinstance(named, RefExpr)
             and isinstance(named.node, TypeInfo)
         ):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tensorpack._streams import StreamId, stream_id
-from tensorpack.testing._device import DeviceTensor, refresh
+from tensorpack.testing._device import DeviceTensor, getitem, refresh
 from tensorpack.testing._functions import indexed
 from tensorpack.testing._log import Log
 from tensorpack.testing._pinned import is_pinned, mark_pinned
@@ -208,8 +208,6 @@ class Call:
 
     def _blocks(self, out: Any) -> bool:
         """Tell whether the host blocks for the current stream."""
-        if self.func is _aten._local_scalar_dense.default:
-            return bool(self.devices)
         if self.func is _aten._to_copy.default:
             return self._crosses(out, self.args[0]) and not self.kwargs.get(
                 "non_blocking"
@@ -217,6 +215,8 @@ class Call:
         if self.func is _aten.copy_.default:
             flags = (*self.args[2:3], self.kwargs.get("non_blocking"))
             return self._crosses(*self.args[:2]) and not any(flags)
+        if self.func is _aten.index.Tensor or self.func is getitem:
+            return any(x.dtype is torch.bool for x in self.flat[1:])
         return self.func in _READ_BY_HOST and bool(self.devices)
 
     def _crosses(self, new: Tensor, old: Tensor) -> bool:
@@ -225,6 +225,7 @@ class Call:
 
 
 _READ_BY_HOST = (
+    _aten._local_scalar_dense.default,
     _aten.nonzero.default,
     _aten.equal.default,
     _aten.masked_select.default,
@@ -276,7 +277,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     """Iterate the arguments that an operator writes to."""
     schema = getattr(func, "_schema", None)
     if schema is None:
-        if func.__name__ == "_setitem":
+        if func.__name__ == "setitem":
             yield args[0]
         return
     for position, argument in enumerate(schema.arguments):

@@ -11,7 +11,7 @@ from torch.utils._mode_utils import no_dispatch
 from tensorpack._layout import PLAIN
 from tensorpack._streams import StreamId
 
-__all__ = ["Block", "DeviceTensor", "refresh"]
+__all__ = ["Block", "DeviceTensor", "getitem", "refresh"]
 
 
 class Block:
@@ -102,10 +102,10 @@ class DeviceTensor(Tensor):
     # which needs a device that exists.
 
     def __getitem__(self, index: Any) -> Any:
-        return self.world.call(_getitem, (self, index), {})
+        return self.world.call(getitem, (self, index), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.world.call(_setitem, (self, index, value), {})
+        self.world.call(setitem, (self, index, value), {})
         torch.autograd.graph.increment_version(self)
 
     def copy_(self, src: Tensor, non_blocking: bool = False) -> Self:
@@ -196,11 +196,13 @@ class DeviceTensor(Tensor):
         return f"{repr(self.numbers)[:-1]}, device='{self.device}')"
 
 
-def _getitem(tensor: Tensor, index: Any) -> Tensor:
+def getitem(tensor: Tensor, index: Any) -> Tensor:
+    """Index a tensor."""
     return tensor[index]
 
 
-def _setitem(tensor: Tensor, index: Any, value: Any) -> None:
+def setitem(tensor: Tensor, index: Any, value: Any) -> None:
+    """Set what an index names."""
     tensor[index] = value
 
 

@@ -1,5 +1,7 @@
 """torch's own functions where they ask for a device that does not exist."""
 
+import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,8 +17,21 @@ __all__ = ["Functions", "indexed"]
 # stays off when somebody turns it on.
 
 
+_WHOLE = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+"""Built-in functions that take other operators for a device than for the host."""
+
+
 class Functions(TorchFunctionMode):
     """Gives a device its index, before torch asks a driver for it."""
+
+    def __init__(self, run: Callable[[Any, Any, Any], Any]) -> None:
+        """Make the mode.
+
+        Args:
+            run: runs a function on host memory, in one piece.
+        """
+        super().__init__()
+        self._run = run
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -28,11 +43,16 @@ class Functions(TorchFunctionMode):
             kwargs["device"] = indexed(kwargs["device"])
             if getattr(kwargs["device"], "type", "") == "cuda":
                 kwargs.pop("requires_grad", None)
+        if type(func) in _BUILT_IN and func.__name__ in _WHOLE:
+            return self._run(func, args, kwargs)
         if func is Tensor.to:
             args = tuple(map(indexed, args))
         elif func is Tensor.cuda:
             return _cuda(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+_BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
 
 def _cuda(

@@ -6,6 +6,7 @@ these, where the garbage collector looks. What code captures (closures, bound me
 is not owned by the object and not looked into; the arguments of a `partial` are.
 """
 
+import enum
 import gc
 import types
 from collections import deque
@@ -77,17 +78,12 @@ class Search:
             if id(value) in self.seen:
                 continue
             self.seen[id(value)] = value
-            of_class = self._marks_of(type(value))
-            inner = [
-                (
-                    child,
-                    f"{key}{part}" if key else part.removeprefix("."),
-                    marks | of_class.get(part.removeprefix("."), Marks()),
-                    id(value),
-                )
-                for part, child in children(value)
-            ]
-            rest.extend(reversed(inner))
+            inner = list(children(value))
+            of_class = self._marks_of(type(value)) if inner else {}
+            for part, child in reversed(inner):
+                name = part.removeprefix(".")
+                below = marks | of_class.get(name, Marks())
+                rest.append((child, f"{key}{part}" if key else name, below, id(value)))
 
     def _marks_of(self, cls: type) -> dict[str, Marks]:
         if cls not in self._marks:
@@ -107,8 +103,9 @@ class Search:
         return found
 
 
-_CODE = (
+_ENDS = (
     type,
+    enum.Enum,
     types.ModuleType,
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -125,7 +122,7 @@ _ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 def children(value: Any) -> Iterator[tuple[str, object]]:
     """Iterate what an object holds, each with the text that addresses it."""
-    if type(value) in _ATOMS or isinstance(value, (*_CODE, Tensor)):
+    if type(value) in _ATOMS or isinstance(value, (*_ENDS, Tensor)):
         return
     inside = list(_items(value))
     inside += _attributes(value)
@@ -189,5 +186,5 @@ def _slots(base: type) -> list[tuple[str, Any]]:
 def _referents(value: object) -> Iterator[tuple[str, object]]:
     """Iterate what the garbage collector knows of an object of foreign make."""
     for index, item in enumerate(gc.get_referents(value)):
-        if not isinstance(item, _CODE):
+        if not isinstance(item, _ENDS):
             yield f".<referent {index}>", item

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tensorpack import _prefetch
 from tensorpack._streams import stream_id
@@ -34,6 +35,7 @@ def recorded_streams(*, real: bool = False) -> Iterator[Log]:
     of `CopyStream`. Values are right; only time is missing, so every copy is done at
     once unless the log holds its stream. Gradients are stripped. Threads that are
     started in the block are recorded too. A block inside another gives the same log.
+    What a module has imported by name (`from torch.cuda import Stream`) stays torch's.
 
     Args:
         real: watch the machine's own accelerator instead of standing in for one.
@@ -63,6 +65,10 @@ def recorded_world(*, real: bool = False) -> Iterator[World]:
         world = stack.enter_context(activated(World(real=real)))
         for target, name, value in (*_shared(world), *_names(world)):
             stack.enter_context(mock.patch.object(target, name, value))
+        if not real:
+            # Kernels that only devices have would be chosen for device tensors.
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
         stack.callback(
             torch.__future__.set_overwrite_module_params_on_conversion, overwrite

@@ -36,7 +36,7 @@ class World:
     def __init__(self, *, real: bool) -> None:
         self.real = real
         self.log = Log(self.storages)
-        self.functions = Functions()
+        self.functions = Functions(self.call)
         self._storage_numbers = itertools.count()
         self._stream_ids = itertools.count(1)
         self._blocks: weakref.WeakValueDictionary[int, Block] = (

@@ -8,6 +8,7 @@ The checkers come from `pip install -e '.[typing]'`.
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,9 +28,12 @@ Lines = frozenset[int]
 def run(folder: Path, *command: str) -> str:
     """Run a program of this environment in a folder, and give its output."""
     program, *arguments = command
+    programs = Path(sys.executable).parent
+    path = f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"  # as if activated
     done = subprocess.run(
-        [Path(sys.executable).parent / program, *arguments],
+        [programs / program, *arguments],
         cwd=folder,
+        env={**os.environ, "PATH": path, "VIRTUAL_ENV": sys.prefix},
         capture_output=True,
         text=True,
         check=False,

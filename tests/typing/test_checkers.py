@@ -1,5 +1,6 @@
 """What the type checkers say of the probes; the table has what they say here."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,6 +60,14 @@ def test_pyright_reports_nothing_false_with_the_base() -> None:
 
     assert NEEDS_PLUGIN == false
     assert judged.items() - {("what all probes use", "ok")} <= column("pyright").items()
+
+
+def test_package_is_completely_typed() -> None:
+    """Every public symbol has a type that all checkers agree on."""
+    command = ("--verifytypes", "tensorpack", "--ignoreexternal", "--outputjson")
+    report = json.loads(compare_checkers.run(HERE, "pyright", *command))
+
+    assert 1 == report["typeCompleteness"]["completenessScore"], report
 
 
 def test_no_checker_reports_anything_false_with_the_base() -> None:
