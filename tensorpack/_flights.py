@@ -7,6 +7,8 @@ records an event on the consumer before it hands a payload out; the event is beh
 work that was queued for the payload before. When it is done, that payload is past.
 """
 
+import asyncio
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -131,13 +133,26 @@ class Flights:
         return None
 
     def _await_taker(self) -> None:
-        """Wait until another thread takes a handoff; alone, nobody ever will."""
-        alone = threading.active_count() == 1
+        """Wait until another thread takes a handoff; if none can, say so."""
         with self._changed:
-            if not alone and self._changed.wait(_PATIENCE):
+            if _others_run() and self._changed.wait(_PATIENCE):
                 return
         raise HandoffError(
             call="start",
             problem=f"{self.limit} handoffs were started and none was waited for",
             remedy="Call `wait` on the oldest one first, or raise `max_in_flight`.",
         )
+
+
+def _others_run() -> bool:
+    """Tell whether another thread may take a handoff while this one waits.
+
+    A thread that runs an event loop would hold up its own tasks, and the helper thread
+    of the polling takes nothing.
+    """
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        return False
+    me = threading.current_thread()
+    others = [t for t in threading.enumerate() if t is not me]
+    return any(not thread.name.startswith("tensorpack") for thread in others)

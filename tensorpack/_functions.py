@@ -189,7 +189,8 @@ def merged(around: T, entries: Mapping[str, object]) -> T:
 def moved_twin(value: T, device: torch.device | str | int, *, non_blocking: bool) -> T:
     """Make the twin of a value on a device, by its plan."""
     value, found = prepared(value)
-    return rebuild(value, moved(found.leaves, device, non_blocking=non_blocking))
+    new = moved(found.leaves, device, non_blocking=non_blocking, plain=found.plain)
+    return rebuild(value, new)
 
 
 def record_stream(

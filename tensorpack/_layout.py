@@ -243,7 +243,11 @@ def _gather(host: str, pack: Pack, unit: torch.dtype) -> list[str]:
     for dtype, _, slots in pack.groups:
         for slot in slots:
             row = _row(slot)
-            parts.append(row if dtype is unit else f"{row}.view({_name(unit)})")
+            if dtype is not unit:
+                # One item may have any stride, and `view` asks for 1.
+                one = ".as_strided((1,), (1,))" if slot.shape == (1,) else ""
+                row = f"{row}{one}.view({_name(unit)})"
+            parts.append(row)
             padding = (slot.room - slot.numel) * dtype.itemsize // unit.itemsize
             parts += [f"padding({_name(unit)}, {padding})"] if padding else []
     count = pack.nbytes // unit.itemsize

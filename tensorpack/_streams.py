@@ -125,13 +125,9 @@ def has_streams(device: torch.device) -> bool:
     return accelerator is not None and device.type == accelerator.type != "mps"
 
 
-def accelerator_streams(device: torch.device) -> Streams | None:
+def streams_of(device: torch.device) -> Streams | None:
     """Give the streams of a device; None if it has none."""
     return _Accelerator(device) if has_streams(device) else None
-
-
-streams_of: Callable[[torch.device], Streams | None] = accelerator_streams
-"""Gives the streams of a device. A test kit replaces it by recorded streams."""
 
 
 def with_index(device: torch.device) -> torch.device:

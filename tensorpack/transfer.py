@@ -10,14 +10,13 @@ too large for a pack is read by DMA itself, so it must not be overwritten before
 handoff is done.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
 
-from tensorpack import _streams
 from tensorpack._build import prepared, rebuild
 from tensorpack._fetch import Fetch, Fetcher
 from tensorpack._flights import Flights
@@ -27,7 +26,7 @@ from tensorpack._pack import Packer
 from tensorpack._polling import Poller
 from tensorpack._queue import CopyQueue, copied
 from tensorpack._staging import SLOT, Stager
-from tensorpack._streams import StreamId, Streams, stream_id, with_index
+from tensorpack._streams import StreamId, Streams, stream_id, streams_of, with_index
 from tensorpack._walk import Walk, walk
 from tensorpack.errors import CaptureError, HandoffError, StreamError
 
@@ -90,7 +89,7 @@ class CopyStream:
         self._polls = Poller()
         self._checked: set[StreamId] = set()
         self._closed = False
-        self._streams: Streams | None = _streams.streams_of(self.device)
+        self._streams: Streams | None = streams_of(self.device)
         if self._streams is None:
             return
         self.stream = self._streams.new(priority) if stream is None else stream
@@ -136,13 +135,9 @@ class CopyStream:
         """
         self._check_open("start")
         value_, found = prepared(value if keys is None else entries_of(value, keys))
-        counters = self.counters
-        counters.payloads += 1
-        counters.leaves += len(found.leaves)
         if self._streams is None:
             new = copied(found.leaves, self.device)
-            counters.copies += len(new)
-            counters.bytes += sum(map(_bytes_of, new))
+            self._count(new, new)
             twin = rebuild(value_, new)
             return Handoff(twin if keys is None else merged(value, twin), self._polls)
         handoff = self._start_queued(value_, found, after, self._streams)
@@ -179,11 +174,17 @@ class CopyStream:
             producer = streams.current() if after is None else after
             handoff.events.append(streams.record(producer))
         handoff.flight = flights.add(queued.ready, handoff)
-        counters = self.counters
-        for block in (*queued.buffers, *queued.alone):
-            counters.copies += 1
-            counters.bytes += _bytes_of(block)
+        self._count(leaves, (*queued.buffers, *queued.alone))
         return handoff
+
+    def _count(self, leaves: Sequence[Any], blocks: Sequence[Any]) -> None:
+        """Add a transfer that has been queued to the counters."""
+        counters = self.counters
+        counters.payloads += 1
+        counters.leaves += len(leaves)
+        counters.copies += len(blocks)
+        for block in blocks:
+            counters.bytes += _bytes_of(block)
 
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
         """Pay both debts to a consumer: order first, then device lifetime."""

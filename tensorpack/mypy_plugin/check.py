@@ -80,8 +80,7 @@ def _read(field: Field, tp: Type | None, scene: Scene, *, is_corrected: bool) ->
 
 def _marked_again(written: Type, aliases: list[TypeAlias], scene: Scene) -> Type | None:
     """Analyze an annotation again if it names an alias that lost its marker."""
-    modules = scene.api.modules
-    markers = {a.fullname: marker_of(a, modules.get(a.module)) for a in aliases}
+    markers = {a.fullname: marker_of(a, scene.api.modules) for a in aliases}
     found = {name: marker for name, marker in markers.items() if marker is not None}
     if not found:
         return None

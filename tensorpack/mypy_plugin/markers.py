@@ -10,7 +10,7 @@ annotation again.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mypy.nodes import MypyFile, TypeAlias
@@ -73,8 +73,9 @@ def _marked(marker: Marker, inner: Type, analyser: TypeAnalyser) -> Type | None:
     return TypeAliasType(symbol.node, [inner])
 
 
-def marker_of(alias: TypeAlias, module: MypyFile | None) -> Marker | None:
+def marker_of(alias: TypeAlias, modules: Mapping[str, MypyFile]) -> Marker | None:
     """Give the marker in the definition of an alias, read from its source."""
+    module = modules.get(alias.fullname.rpartition(".")[0])
     if module is None or not any(_markers_named(module)):
         return None
     try:
