@@ -17,6 +17,7 @@ from tensorpack.errors import StreamError
 __all__ = [
     "StreamId",
     "Streams",
+    "check_there",
     "has_streams",
     "is_capturing",
     "stream_id",
@@ -123,6 +124,22 @@ def has_streams(device: torch.device) -> bool:
     accelerator = torch.accelerator.current_accelerator()
     # MPS is an accelerator to torch, but its streams are not open to users.
     return accelerator is not None and device.type == accelerator.type != "mps"
+
+
+def check_there(device: torch.device) -> None:
+    """Raise for a device whose accelerator is not on this machine.
+
+    Raises:
+        StreamError: torch was built without it, or it is not there.
+    """
+    if device.type in ("cpu", "meta", "mps"):
+        return
+    if not has_streams(device) or not torch.accelerator.is_available():
+        raise StreamError(
+            problem=f"`{device}` is no device of this machine and this torch",
+            remedy="Name one that is there, or test with "
+            "`tensorpack.testing.recorded_streams()`.",
+        )
 
 
 def streams_of(device: torch.device) -> Streams | None:

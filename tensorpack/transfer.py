@@ -26,7 +26,14 @@ from tensorpack._pack import Packer
 from tensorpack._polling import Poller
 from tensorpack._queue import CopyQueue, copied
 from tensorpack._staging import SLOT, Stager
-from tensorpack._streams import StreamId, Streams, stream_id, streams_of, with_index
+from tensorpack._streams import (
+    StreamId,
+    Streams,
+    check_there,
+    stream_id,
+    streams_of,
+    with_index,
+)
 from tensorpack._walk import Walk, walk
 from tensorpack.errors import CaptureError, HandoffError, StreamError
 
@@ -80,8 +87,13 @@ class CopyStream:
             staging: bytes of pinned memory for larger leaves, made now.
 
         Raises:
-            StreamError: `stream` is of another device.
+            StreamError: `stream` is of another device, or this torch has no such device.
+            ValueError: `max_in_flight` is less than 1.
         """
+        if max_in_flight < 1:
+            msg = f"`max_in_flight` is {max_in_flight}. Choose at least 1."
+            raise ValueError(msg)
+        check_there(torch.device(device))
         self.device: torch.device = with_index(torch.device(device))
         self.max_in_flight = max_in_flight
         self.counters: Counters = Counters()

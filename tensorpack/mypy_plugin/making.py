@@ -15,7 +15,10 @@ from mypy.nodes import (
 )
 from mypy.plugin import ClassDefContext
 from mypy.plugins.attrs import attr_class_maker_callback, attr_tag_callback
-from mypy.plugins.dataclasses import dataclass_class_maker_callback
+from mypy.plugins.dataclasses import (
+    DataclassTransformer,
+    dataclass_class_maker_callback,
+)
 from mypy.semanal import SemanticAnalyzer
 from mypy.semanal_shared import find_dataclass_transform_spec
 
@@ -33,7 +36,7 @@ def decorates(fullname: str, config: Config) -> bool:
 def tag(ctx: ClassDefContext, config: Config) -> None:
     """Mark a class as a payload, before any other class is looked at."""
     ctx.cls.info.metadata[TAG] = {}
-    if not _makers(ctx, config):
+    if not _makers(ctx, config) and not find_dataclass_transform_spec(ctx.cls.info):
         attr_tag_callback(ctx)
 
 
@@ -64,6 +67,9 @@ def make(ctx: ClassDefContext, config: Config) -> bool:
     """
     makers = _makers(ctx, config)
     api = ctx.api
+    spec = find_dataclass_transform_spec(ctx.cls.info)
+    if spec is not None and isinstance(api, SemanticAnalyzer):  # a base makes the class
+        return DataclassTransformer(ctx.cls, ctx.cls, spec, api).transform()
     if not makers or not isinstance(api, SemanticAnalyzer):
         call = _call_with_defaults(ctx.reason, ctx.cls, api)
         made = ClassDefContext(ctx.cls, call, api)

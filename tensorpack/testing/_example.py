@@ -180,10 +180,13 @@ class Maker:
     def _annotated(self, inner: Any, metadata: Any, ctx: Context) -> Any:
         """Make a value of a marked type; one that stays may be None."""
         borrowed = Marker.BORROWED in metadata
+        stays = borrowed or Marker.HOST_ONLY in metadata
+        if stays and type(None) in typing.get_args(ctx.namespace.evaluate(inner)):
+            return None
         try:
             return self.make(inner, ctx, dynamic=borrowed or Marker.DYNAMIC in metadata)
         except CannotError:
-            if borrowed or Marker.HOST_ONLY in metadata:
+            if stays:
                 return None
             raise
 
@@ -258,7 +261,7 @@ class Maker:
             return self.instance(cls, tp, ctx, {})
         except EndlessError:
             raise
-        except (CannotError, TypeError, ValueError) as error:
+        except (CannotError, TypeError, ValueError, RuntimeError) as error:
             msg = f"no example can be made of `{cls.__name__}`"
             raise CannotError(msg) from error
 

@@ -61,6 +61,12 @@ def recorded_world(*, real: bool = False) -> Iterator[World]:
     if world is not None:
         yield world
         return
+    if real and not torch.accelerator.is_available():
+        msg = (
+            "`recorded_streams(real=True)`: there is no accelerator here. Leave "
+            "`real=True` out, or skip the test."
+        )
+        raise RuntimeError(msg)
     with ExitStack() as stack:
         world = stack.enter_context(activated(World(real=real)))
         for target, name, value in (*_shared(world), *_names(world)):
