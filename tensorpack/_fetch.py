@@ -13,6 +13,7 @@ from tensorpack._pack import gather
 from tensorpack._polling import Poller
 from tensorpack._streams import Streams
 from tensorpack._walk import Walk
+from tensorpack.errors import StreamError
 
 __all__ = ["Fetch", "Fetcher"]
 
@@ -32,7 +33,8 @@ class Fetch(Generic[T]):
         polls: Poller,
         events: Sequence[torch.Event] = (),
     ) -> None:
-        self._value = value
+        # Made now, so that the caller may change the original, and its leaves may die.
+        self._twin = rebuild(value, leaves)
         self._leaves = leaves
         self._events = events
         self._polls = polls
@@ -52,8 +54,9 @@ class Fetch(Generic[T]):
         """
         for event in self._events:
             event.synchronize()
-        leaves = [_as_array(leaf) for leaf in self._leaves] if numpy else self._leaves
-        return rebuild(self._value, leaves)
+        if not numpy:
+            return self._twin
+        return rebuild(self._twin, [_as_array(leaf) for leaf in self._leaves])
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for the result without blocking the running loop."""
@@ -66,8 +69,8 @@ def _as_array(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
     try:
-        return leaf.numpy()
-    except TypeError:
+        return leaf.detach().numpy()
+    except (TypeError, RuntimeError):
         return leaf
 
 
@@ -110,7 +113,13 @@ class Fetcher:
             move = leaf.to if hasattr(leaf, "to") else leaf.to_device
             return move("cpu")
         if leaf.device.type == "cpu":
-            return leaf
+            return leaf.clone()
+        if leaf.device != self._device:
+            raise StreamError(
+                problem=f"a leaf is on `{leaf.device}`, and this fetches from "
+                f"`{self._device}`",
+                remedy=f"Fetch it with a `CopyStream` of `{leaf.device}`.",
+            )
         twin = torch.empty_like(
             leaf, device="meta", memory_format=torch.preserve_format
         )

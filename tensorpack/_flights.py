@@ -10,6 +10,7 @@ work that was queued for the payload before. When it is done, that payload is pa
 import asyncio
 import contextlib
 import threading
+import time
 import weakref
 from collections.abc import Callable
 
@@ -22,6 +23,8 @@ __all__ = ["Flight", "Flights"]
 
 _PATIENCE = 30.0
 """Seconds that `start` waits at the limit for another thread to take a handoff."""
+_NAP = 0.05
+"""Seconds between looks: a handoff that is dropped tells nobody."""
 
 
 class Flight:
@@ -68,6 +71,9 @@ class Flights:
     def __init__(
         self, limit: int, record: Callable[[torch.Stream], torch.Event]
     ) -> None:
+        if limit < 1:
+            msg = f"`max_in_flight` is {limit}. Choose at least 1."
+            raise ValueError(msg)
         self.limit = limit
         self.blocked = 0
         self._record = record
@@ -127,15 +133,23 @@ class Flights:
                     # No later payload has proven it past, so ask its reader now.
                     flight.proven_after(key, self._record(reader))
                 if flight.events:
-                    return flight.events[-1]
+                    undone = (e for e in flight.events if not e.query())
+                    return next(undone, flight.events[-1])
                 if flight.owner() is None:
                     return flight.ready
         return None
 
     def _await_taker(self) -> None:
         """Wait until another thread takes a handoff; if none can, say so."""
+        until = time.monotonic() + (_PATIENCE if _others_run() else 0.0)
         with self._changed:
-            if _others_run() and self._changed.wait(_PATIENCE):
+            while not any(
+                f.readers or f.events or f.owner() is None for f in self.open
+            ):
+                if time.monotonic() >= until:
+                    break
+                self._changed.wait(_NAP)
+            else:
                 return
         raise HandoffError(
             call="start",

@@ -1,5 +1,6 @@
 """The free functions: what is done to payloads, tensors, containers and mappings."""
 
+import collections
 import copy
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
@@ -164,23 +165,33 @@ def to_device(
     if keys is None:
         return moved_twin(value, device, non_blocking=non_blocking)
     entries = entries_of(value, keys)
+    check_replaceable(value)
     return merged(value, moved_twin(entries, device, non_blocking=non_blocking))
 
 
-def merged(around: T, entries: Mapping[str, object]) -> T:
-    """Copy a mapping with some of its entries replaced; the others pass through.
+def check_replaceable(around: object) -> None:
+    """Raise for a mapping that cannot be copied with other entries.
+
+    `copy.copy` of a class that only wraps a dictionary would share that dictionary.
 
     Raises:
-        TypeError: the mapping cannot be copied with other entries.
+        TypeError: the mapping is no `dict` and does not say how it is copied.
     """
-    if not isinstance(around, MutableMapping):
+    known = isinstance(around, (dict, collections.UserDict, collections.ChainMap))
+    own = hasattr(type(around), "__copy__") and isinstance(around, MutableMapping)
+    if isinstance(around, Mapping) and not (known or own):
         msg = (
             f"{a_class(type(around))} cannot be copied with other entries. "
             "Pass `dict(mapping)`."
         )
         raise TypeError(msg)
+
+
+def merged(around: T, entries: Mapping[str, object]) -> T:
+    """Copy a mapping with some of its entries replaced; the others pass through."""
     # `torch.compile` cannot look into `copy.copy` of a plain dictionary.
-    new: Any = dict(around) if type(around) is dict else copy.copy(around)
+    new: Any = around
+    new = dict(new) if type(around) is dict else copy.copy(new)
     new.update(entries)
     found: T = new
     return found

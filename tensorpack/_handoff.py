@@ -109,8 +109,9 @@ class Handoff(Generic[T]):
     def take(self, stream: torch.Stream | None = None) -> T:
         """Do what `wait` does, and forget the payload: only the caller holds it."""
         value = self.wait(stream)
-        self._taken, self.queued = True, None
+        self._taken = True
         del self.value
+        self.queued = None
         return value
 
     def done(self) -> bool:

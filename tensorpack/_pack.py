@@ -15,7 +15,7 @@ from torch import Tensor
 from tensorpack._compile import compile_functions
 from tensorpack._layout import UNITS, Layout, Pack, layout_of, text
 
-__all__ = ["Packer", "gather"]
+__all__ = ["PACK_BELOW", "Packer", "gather"]
 
 Pinned = Callable[[int, torch.dtype], Tensor]
 Packed = tuple[list[Any], list[Tensor], list[Tensor], tuple[int, ...]]
@@ -23,11 +23,20 @@ Packed = tuple[list[Any], list[Tensor], list[Tensor], tuple[int, ...]]
 
 _split = torch.unsafe_split_with_sizes
 
+PACK_BELOW = 256 << 10
+"""Bytes under which a leaf is packed.
+
+On an H200 eight pageable leaves of 64 KB took 0.30 of the host time of moving them one
+by one, of 128 KB 0.56 and of 256 KB 0.62; pinned ones, which need no staging when they
+go alone, 0.60, 1.12 and 1.20. Most sources are pageable.
+"""
+
 
 @functools.lru_cache(maxsize=512)
 def _padding(dtype: torch.dtype, count: int) -> Tensor:
     """Give the zeros between two leaves."""
-    return torch.zeros(count, dtype=dtype)
+    with torch.inference_mode(mode=False):  # it is kept, whatever the caller's mode
+        return torch.zeros(count, dtype=dtype, device="cpu")
 
 
 @attrs.define

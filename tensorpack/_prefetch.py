@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import torch
 
+from tensorpack._streams import with_index
 from tensorpack.transfer import CopyStream, Handoff
 
 __all__ = ["prefetch"]
@@ -39,7 +40,11 @@ def prefetch(
     >>> [int(batch.sum()) for batch in prefetch([torch.ones(2), torch.ones(3)], "cpu")]
     [2, 3]
     """
-    copies = device if isinstance(device, CopyStream) else shared(torch.device(device))
+    copies = (
+        device
+        if isinstance(device, CopyStream)
+        else shared(with_index(torch.device(device)))
+    )
     if depth < 1 or depth >= copies.max_in_flight:
         msg = (
             f"`depth` is {depth}. Choose at least 1 and less than `max_in_flight`, "
@@ -55,12 +60,24 @@ def _prefetched(batches: Iterator[T], copies: CopyStream, depth: int) -> Iterato
     failure: BaseException | None = None
     more = True
     while more or started:
-        while more and len(started) < depth:
+        # Another loader of the device may have filled the copy stream: then what this
+        # one has started goes first.
+        while more and len(started) < depth and not (started and copies.full()):
             try:
-                started.append(copies.start(next(batches)))
+                batch = next(batches)
             except StopIteration:
                 more = False
+                break
             except Exception as error:  # noqa: BLE001  # raised below, in its turn
+                more, failure = False, error
+                break
+            try:
+                started.append(copies.start(batch))
+            except StopIteration as error:
+                # Left alone it would end the loop as if the data were at their end.
+                more, failure = False, RuntimeError("a batch raised StopIteration")
+                failure.__cause__ = error
+            except Exception as error:  # noqa: BLE001  # the same
                 more, failure = False, error
         if started:
             yield started.popleft().take()

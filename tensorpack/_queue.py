@@ -65,7 +65,7 @@ class CopyQueue:
         self._last: torch.Event | None = None
         # Held while copies are queued, so that two threads' payloads do not interleave
         # in the ring; what is kept has a lock of its own, held for moments only.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a leaf that moves itself may start another
         self._keeping = threading.Lock()
 
     def put(
@@ -146,9 +146,12 @@ class CopyQueue:
 
     def reap(self) -> None:
         """Let go of what copies have read that are done."""
+        done = []
         with self._keeping:
             while self.retained and self.retained[0][0].query():
-                self.retained.popleft()
+                done.append(self.retained.popleft())
+        # Only now they die: what a finalizer calls must not find the lock held.
+        done.clear()
 
     def drain(self) -> None:
         """Block the host until every copy is done, and let everything go."""

@@ -17,7 +17,6 @@ from tensorpack.errors import StreamError
 __all__ = [
     "StreamId",
     "Streams",
-    "check_there",
     "has_streams",
     "is_capturing",
     "stream_id",
@@ -104,7 +103,9 @@ class _Accelerator:
         return found
 
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(count, dtype=dtype, pin_memory=True)
+        # The memory outlives the caller's modes: a default device, inference mode.
+        with torch.inference_mode(mode=False):
+            return torch.empty(count, dtype=dtype, device="cpu", pin_memory=True)
 
 
 def is_capturing() -> bool:
@@ -126,29 +127,25 @@ def has_streams(device: torch.device) -> bool:
     return accelerator is not None and device.type == accelerator.type != "mps"
 
 
-def check_there(device: torch.device) -> None:
-    """Raise for a device whose accelerator is not on this machine.
-
-    Raises:
-        StreamError: torch was built without it, or it is not there.
-    """
-    if device.type in ("cpu", "meta", "mps"):
-        return
-    if not has_streams(device) or not torch.accelerator.is_available():
-        raise StreamError(
-            problem=f"`{device}` is no device of this machine and this torch",
-            remedy="Name one that is there, or test with "
-            "`tensorpack.testing.recorded_streams()`.",
-        )
-
-
 def streams_of(device: torch.device) -> Streams | None:
     """Give the streams of a device; None if it has none."""
     return _Accelerator(device) if has_streams(device) else None
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Say which of the accelerator's devices a device without an index means."""
-    if ":" not in str(device) and has_streams(device):
-        return torch.device(device.type, torch.accelerator.current_device_index())
-    return device
+    """Say which of the accelerator's devices a device without an index means.
+
+    Raises:
+        StreamError: torch was built without the accelerator, or it is not there.
+    """
+    if device.type in ("cpu", "meta", "mps"):
+        return device
+    if not has_streams(device) or not torch.accelerator.is_available():
+        raise StreamError(
+            problem=f"`{device}` is no device of this machine and this torch",
+            remedy="Name one that is there, or test with "
+            "`tensorpack.testing.recorded_streams()`.",
+        )
+    if ":" in str(device):
+        return device
+    return torch.device(device.type, torch.accelerator.current_device_index())

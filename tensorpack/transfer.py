@@ -10,6 +10,7 @@ too large for a pack is read by DMA itself, so it must not be overwritten before
 handoff is done.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -20,16 +21,15 @@ import torch
 from tensorpack._build import prepared, rebuild
 from tensorpack._fetch import Fetch, Fetcher
 from tensorpack._flights import Flights
-from tensorpack._functions import entries_of, merged
+from tensorpack._functions import check_replaceable, entries_of, merged
 from tensorpack._handoff import Counters, Handoff, record_handoff
-from tensorpack._pack import Packer
+from tensorpack._pack import PACK_BELOW, Packer
 from tensorpack._polling import Poller
 from tensorpack._queue import CopyQueue, copied
 from tensorpack._staging import SLOT, Stager
 from tensorpack._streams import (
     StreamId,
     Streams,
-    check_there,
     stream_id,
     streams_of,
     with_index,
@@ -40,14 +40,6 @@ from tensorpack.errors import CaptureError, HandoffError, StreamError
 __all__ = ["CopyStream", "Counters", "Fetch", "Handoff"]
 
 T = TypeVar("T")
-
-PACK_BELOW = 256 << 10
-"""Bytes under which a leaf is packed.
-
-On an H200 eight pageable leaves of 64 KB took 0.30 of the host time of moving them one
-by one, of 128 KB 0.56 and of 256 KB 0.62; pinned ones, which need no staging when they
-go alone, 0.60, 1.12 and 1.20. Most sources are pageable.
-"""
 
 
 class CopyStream:
@@ -87,13 +79,9 @@ class CopyStream:
             staging: bytes of pinned memory for larger leaves, made now.
 
         Raises:
-            StreamError: `stream` is of another device, or this torch has no such device.
+            StreamError: `stream` is of another device, or `device` is not there.
             ValueError: `max_in_flight` is less than 1.
         """
-        if max_in_flight < 1:
-            msg = f"`max_in_flight` is {max_in_flight}. Choose at least 1."
-            raise ValueError(msg)
-        check_there(torch.device(device))
         self.device: torch.device = with_index(torch.device(device))
         self.max_in_flight = max_in_flight
         self.counters: Counters = Counters()
@@ -112,7 +100,7 @@ class CopyStream:
             self.device,
             self.stream,
             Packer(pack_below if pack else 0),
-            Stager(self._streams, self.device, -(-staging // SLOT)),
+            Stager(self._streams, self.device, max(1, -(-staging // SLOT))),
         )
         self._flights = Flights(max_in_flight, self._streams.record)
         self._fetcher = Fetcher(self._streams, self.device, self._polls)
@@ -146,6 +134,8 @@ class CopyStream:
             immutability; `wait` keeps order and device lifetime.
         """
         self._check_open("start")
+        if keys is not None:
+            check_replaceable(value)
         value_, found = prepared(value if keys is None else entries_of(value, keys))
         if self._streams is None:
             new = copied(found.leaves, self.device)
@@ -244,7 +234,8 @@ class CopyStream:
         self._check_open("fetch")
         found = walk(value)
         if self._streams is None:
-            return Fetch(value, copied(found.leaves, torch.device("cpu")), self._polls)
+            with torch.no_grad():
+                return Fetch(value, copied(found.leaves, self.device), self._polls)
         if self._polls.paused_by:
             self._polls.await_running("fetch")
         if self._streams.capturing():
@@ -294,6 +285,7 @@ class CopyStream:
     async def room(self) -> None:
         """Wait until `start` would not block, without blocking the running loop."""
         while self.full():
+            await asyncio.sleep(0)
             event = None if self._polls.paused_by else self._flights.oldest()
             await self._polls.until(() if event is None else (event,))
 

@@ -74,6 +74,7 @@ ALLOWED: dict[str, set[str]] = {
     "_queue": {"errors", "_move", "_opened", "_streams", "_pack", "_staging"},
     "_handoff": {"errors", "_move", "_polling", "_flights", "_queue"},
     "_fetch": {
+        "errors",
         "_walk",
         "_build",
         "_move",
@@ -96,7 +97,7 @@ ALLOWED: dict[str, set[str]] = {
         "_handoff",
         "_fetch",
     },
-    "_prefetch": {"transfer"},
+    "_prefetch": {"_streams", "transfer"},
     "mypy_plugin": set(),
     "__init__": set(),
 }

@@ -761,3 +761,82 @@ def test_without_streams_the_same_code_copies() -> None:
     assert handoff.done()
     assert (0, 0) == (copies.in_flight, copies.retained)
     assert_equal(inputs, copies.fetch(inputs).result())
+
+
+def test_fetch_is_a_snapshot(copies: CopyStream) -> None:
+    """The caller may change what was fetched; once the result followed the changes."""
+    out = {"a": torch.tensor(1.0), "b": torch.tensor(2.0), "step": 1}
+    for stream in (copies, CopyStream("cpu")):
+        source: dict[str, Any] = dict(out)
+        fetched = stream.fetch(source)
+        first = source.pop("a")
+        source.update(a=first, step=2)
+
+        assert {"a": 1.0, "b": 2.0, "step": 1} == {
+            key: float(value) for key, value in fetched.result().items()
+        }
+
+
+def test_room_lets_other_tasks_run_behind_two_consumers() -> None:
+    """With one of two consumers slow, the loop goes on; it once span for ever."""
+    with recorded_streams() as log:
+        copies = CopyStream("cuda", max_in_flight=1)
+        slow, quick = torch.cuda.Stream(), torch.cuda.Stream()
+        handoff = copies.start(torch.ones(2))
+
+        async def waits() -> bool:
+            with log.held(slow):
+                handoff.wait(slow)
+                handoff.wait(quick)
+                waiter = asyncio.create_task(copies.room())
+                await asyncio.sleep(0.05)
+                pending = not waiter.done()
+            await waiter
+            return pending
+
+        assert asyncio.run(waits())
+
+
+def test_prefetch_does_not_take_a_stray_stop_for_the_end() -> None:
+    """A `StopIteration` out of a batch is an error; it once cut the data short."""
+
+    @payload
+    class Batch:
+        ids: Tensor
+
+        def __payload_prepare__(self) -> "Batch":
+            if int(self.ids[0]) == 2:
+                next(iter(()))
+            return self
+
+    batches = prefetch([Batch(torch.tensor([i])) for i in range(6)], "cpu")
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(batches)
+
+
+def test_two_loaders_share_a_copy_stream() -> None:
+    """When one loader has filled the stream, the other yields what it has started."""
+    with recorded_streams():
+        first = prefetch([torch.ones(1) * i for i in range(20)], "cuda", depth=5)
+        second = prefetch([torch.ones(1) * i for i in range(20)], "cuda", depth=5)
+
+        assert 20 == len(list(zip(first, second, strict=True)))
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_limit_must_leave_room_for_one(limit: int) -> None:
+    """A limit that nothing could pass is refused when the stream is made."""
+    with recorded_streams(), pytest.raises(ValueError, match="at least 1"):
+        CopyStream("cuda", max_in_flight=limit)
+
+
+def test_kept_memory_outlives_the_modes_of_its_maker() -> None:
+    """Pinned memory made in inference mode or under a default device stays usable."""
+    with recorded_streams():
+        with torch.inference_mode(), torch.device("meta"):
+            copies = CopyStream("cuda")
+            copies.start([torch.ones(3, device="cpu"), torch.ones(4, device="cpu")])
+        large = copies.start(torch.ones(1 << 19)).take(torch.cuda.Stream())
+
+        assert bool((large.cpu() == 1).all())

@@ -11,10 +11,10 @@ from tensorpack._cli.tables import print_table
 from tensorpack._layout import layout_of, text
 from tensorpack._lifetime import PLAN
 from tensorpack._nodes import ClassPlan
+from tensorpack._pack import PACK_BELOW
 from tensorpack._source import write
 from tensorpack._walk import walk
 from tensorpack.errors import TensorpackError
-from tensorpack.transfer import PACK_BELOW
 
 __all__ = ["add_arguments", "print_plan", "run"]
 
