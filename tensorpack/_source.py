@@ -39,6 +39,7 @@ from tensorpack._words import (
     indented,
     is_arm,
     is_container,
+    is_struct,
     quoted,
     title,
 )
@@ -117,9 +118,15 @@ class _Leaves:
     def lines(self, node: Node, read: str, x: str, key: Key) -> list[str]:
         """Write the lines for a value: `read` gives it, then `x` names it."""
         match node:
-            case Kept(guard=Guard.TENSOR):
+            case Kept(guard=Guard.TENSOR, types=types):
                 test = f"if isinstance({read}, Tensor):"
-                return guarded(test, [f"{self.walk}.stray({x}, {key})"])
+                lines = guarded(test, [f"{self.walk}.stray({x}, {key})"])
+                if any(map(is_struct, types)):
+                    # A class derived from a struct may have leaves of its own.
+                    known = self.names.tuple((*types, type(None)))
+                    head = f"elif type({x}) not in {known}:"
+                    lines += guarded(head, [f"{self.walk}.struct({x}, {key})"])
+                return lines
             case Kept(guard=Guard.DEVICE_TENSOR):
                 test = f"if isinstance({read}, Tensor):"
                 return guarded(test, [f"{self.walk}.host_only({x}, {key})"])

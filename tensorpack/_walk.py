@@ -216,12 +216,18 @@ class Walk:
 
     def keep(self, value: object, key: str, types: tuple[type, ...]) -> None:
         """Check a value that no arm of a union with leaves has claimed."""
-        if isinstance(value, types) or is_host_value(value):
+        if type(value) in types or is_host_value(value):
             return
-        remedy = _CORRECT
-        if isinstance(value, Tensor):
-            remedy = "Add `Tensor` to the union, or correct the value."
+        add = "Add `Tensor` to the union, or correct the value."
+        remedy = add if isinstance(value, Tensor) else _CORRECT
         self._raise(value, key, "belongs to no arm of the annotated union", remedy)
+
+    def struct(self, value: object, key: str) -> None:
+        """Check a value of another class than the host struct that is annotated."""
+        if not is_host_value(value):
+            holds = "stands where a struct of host values is annotated, and has others"
+            remedy = f"Annotate the field `{type(value).__name__}`, a payload."
+            self._raise(value, key, holds, remedy)
 
     def stray(self, value: object, key: str) -> Never:
         """Raise for a tensor where a host value is declared."""
@@ -303,14 +309,12 @@ class Walk:
         return f"{self.root}.{key}" if self.root else key
 
     def _raise_cycle(self, value: object, key: str) -> Never:
-        cls = type(value).__qualname__
-        raise CycleError(cls=cls, key=self._address(key) if key else cls)
+        name = type(value).__qualname__
+        raise CycleError(cls=name, key=self._address(key) if key else name)
 
     def _raise(self, value: object, key: str, problem: str, remedy: str) -> Never:
-        found = a_class(type(value))
-        raise LeafError(
-            cls=self.root, key=key, found=found, problem=problem, remedy=remedy
-        )
+        fields = {"cls": self.root, "key": key, "found": a_class(type(value))}
+        raise LeafError(**fields, problem=problem, remedy=remedy)
 
 
 def walk(value: Any) -> Walk:

@@ -1,6 +1,7 @@
 """Annotations lie: a value that is not what its field says raises, with its key."""
 
 import collections
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
@@ -492,3 +493,46 @@ class TestAttributes:
 
         assert 1 == batch.total
         assert "total" not in vars(batch.to_device(META))
+
+
+@dataclasses.dataclass
+class _Extra:
+    n: int = 0
+
+
+@payload
+@dataclasses.dataclass
+class _ExtraWithLeaf(_Extra):
+    leaf: Tensor | None = None
+
+
+class TestStructOfHostValues:
+    """A field annotated with a struct of host values."""
+
+    def test_a_derived_payload_raises(self) -> None:
+        """Its leaves would be lost; once they were passed over in silence."""
+
+        @payload
+        class Batch:
+            ids: Tensor
+            extra: _Extra | None = None
+
+        batch = Batch(torch.ones(1), _ExtraWithLeaf(1, torch.ones(1)))
+
+        with pytest.raises(LeafError, match=r"Batch.extra`: a `_ExtraWithLeaf` stand"):
+            batch.to_device("meta")
+
+    def test_the_struct_itself_and_host_children_pass(self) -> None:
+        """What holds host values only is no harm, whatever its class."""
+
+        @dataclasses.dataclass
+        class Child(_Extra):
+            text: str = ""
+
+        @payload
+        class Batch:
+            ids: Tensor
+            extra: _Extra | None = None
+
+        for extra in (None, _Extra(2), Child(1, "x"), _ExtraWithLeaf(1)):
+            assert extra is Batch(torch.ones(1), extra).to_device("meta").extra
