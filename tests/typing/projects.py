@@ -78,7 +78,9 @@ class Project:
     def dmypy(self, *arguments: str) -> list[Error]:
         """Check modules in the daemon, which starts from the common cache."""
         flags = ("run", "--", "--use-fine-grained-cache", *arguments)
-        return errors_of(self.run("mypy.dmypy", "--status-file", "daemon", *flags))
+        output = self.run("mypy.dmypy", "--status-file", "daemon", *flags)
+        assert "Success" in output or "Found" in output, output
+        return errors_of(output)
 
 
 def errors_of(output: str) -> list[Error]:
