@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -452,6 +453,45 @@ def test_start_blocks_at_the_limit_until_the_oldest_is_past(
     assert done.is_set()
     assert 1 == copies.counters.blocked
     assert copies.in_flight <= 2
+
+
+def test_threads_that_race_stay_within_the_limit(
+    log: Log, forward: torch.Stream
+) -> None:
+    """Room is found and taken in one step, however many threads ask for it."""
+    copies = CopyStream("cuda", max_in_flight=2)
+    seen: list[int] = []
+
+    def start_many() -> None:
+        for _ in range(30):
+            handoff = copies.start(small())
+            seen.append(copies.in_flight)
+            handoff.take(forward)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=start_many) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert 180 == len(seen)
+    assert max(seen) <= 2
+
+
+def test_start_that_fails_gives_its_place_back(log: Log, forward: torch.Stream) -> None:
+    """What could not be started is not in flight."""
+    copies = CopyStream("cuda", max_in_flight=1)
+    for _ in range(3):
+        with pytest.raises(LeafError, match="meta"):
+            copies.start(torch.ones(2, device="meta"))
+
+    assert 0 == copies.in_flight
+    log.assert_handed_over(copies.start(small()).wait(forward), forward)
 
 
 def test_start_at_the_limit_raises_where_nobody_takes(

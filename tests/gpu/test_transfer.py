@@ -48,7 +48,7 @@ def forward() -> torch.Stream:
 @pytest.fixture
 def no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the protection away, for the control runs."""
-    monkeypatch.setattr(tensorpack.transfer, "record_handoff", lambda *_: 0)
+    monkeypatch.setattr(tensorpack.transfer, "record_handoff", lambda *_, **__: 0)
 
 
 def sources(size: str) -> Inputs:
