@@ -176,8 +176,8 @@ class Flights:
 def _others_run() -> bool:
     """Tell whether another thread may take a handoff while this one waits.
 
-    A thread that runs an event loop would hold up its own tasks, and the helper thread
-    of the polling takes nothing.
+    A thread that runs an event loop would hold up its own tasks, and the helper threads
+    of the polling take nothing.
     """
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()

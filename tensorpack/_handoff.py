@@ -41,7 +41,7 @@ class Counters:
     def add(
         self, leaves: Sequence[Any], buffers: Sequence[Tensor], alone: Sequence[Any]
     ) -> None:
-        """Count a transfer that has been queued: its leaves, and the blocks they got."""
+        """Count a transfer that has been queued: its leaves, and their new blocks."""
         self.payloads += 1
         self.leaves += len(leaves)
         self.copies += len(buffers) + len(alone)

@@ -817,6 +817,24 @@ def test_fetch_is_a_snapshot(copies: CopyStream) -> None:
         }
 
 
+def test_await_is_not_held_up_by_a_slower_one() -> None:
+    """A result can be had while another task waits for a copy that is held."""
+    with recorded_streams() as log, CopyStream("cuda") as copies:
+        first = copies.start(small()).wait(torch.cuda.Stream())
+
+        async def agent() -> bool:
+            with log.held(copies.stream):
+                handoff = copies.start(small())
+                waiter = asyncio.ensure_future(handoff)
+                await asyncio.sleep(0.05)
+                await asyncio.wait_for(copies.fetch(first), 5)
+                pending = not waiter.done()
+            await waiter
+            return pending
+
+        assert asyncio.run(agent())
+
+
 def test_room_lets_other_tasks_run_behind_two_consumers() -> None:
     """With one of two consumers slow, the loop goes on; it once span for ever."""
     with recorded_streams() as log:

@@ -42,7 +42,7 @@ def ways_of(
         if stream is not None:
             value.record_stream(stream)
 
-    unpacked = CopyStream(device, stream=copies.stream, pack=False)
+    unpacked = CopyStream(device, stream=copies.stream, pack=False, max_in_flight=64)
 
     def moved(value: Any) -> Any:
         new = value.to_device(device, non_blocking=True)
