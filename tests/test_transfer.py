@@ -820,14 +820,17 @@ def test_fetch_is_a_snapshot(copies: CopyStream) -> None:
 def test_await_is_not_held_up_by_a_slower_one() -> None:
     """A result can be had while another task waits for a copy that is held."""
     with recorded_streams() as log, CopyStream("cuda") as copies:
-        first = copies.start(small()).wait(torch.cuda.Stream())
+        forward = torch.cuda.Stream()
+        first = copies.start(small()).wait(forward)
 
         async def agent() -> bool:
             with log.held(copies.stream):
-                handoff = copies.start(small())
-                waiter = asyncio.ensure_future(handoff)
+                waiter = asyncio.ensure_future(copies.start(small()))
                 await asyncio.sleep(0.05)
-                await asyncio.wait_for(copies.fetch(first), 5)
+                with log.held(forward):
+                    fetched = asyncio.ensure_future(copies.fetch(first, after=forward))
+                    await asyncio.sleep(0.05)
+                await asyncio.wait_for(fetched, 5)
                 pending = not waiter.done()
             await waiter
             return pending
