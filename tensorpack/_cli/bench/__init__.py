@@ -3,6 +3,7 @@
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import attrs
 import torch
 
 from tensorpack import CopyStream
+from tensorpack._cli.arguments import open_device, positive
 from tensorpack._cli.bench.payloads import SHAPES, Shape, make_case
 from tensorpack._cli.bench.timing import measure
 from tensorpack._cli.bench.ways import HAND_WRITTEN, Way, ways_of
@@ -24,7 +26,9 @@ _MANY = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `bench`."""
-    parser.add_argument("--rounds", type=int, default=1000, help="rounds of each way")
+    parser.add_argument(
+        "--rounds", type=positive, default=1000, help="rounds of each way"
+    )
     parser.add_argument("--device", help="where to (default: the accelerator)")
     parser.add_argument("--quick", action="store_true", help="the first payload only")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
@@ -33,7 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables, and write what was asked for."""
-    device = _device(args.device)
+    try:
+        device = _device(args.device)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     print(_machine(device), end="\n\n")
     shapes = dict(list(SHAPES.items())[: 1 if args.quick else None])
     lives: dict[str, dict[str, float]] = {}
@@ -59,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 def _device(name: str | None) -> torch.device:
     """Choose the accelerator; without one, moving to `meta` shows the host's part."""
     if name is not None:
-        return torch.device(name)
+        return open_device(name) if name != "meta" else torch.device(name)
     found = torch.accelerator.current_accelerator()
     if found is None or found.type == "mps" or not torch.accelerator.is_available():
         return torch.device("meta")
