@@ -14,7 +14,7 @@ from tensorpack._kinds import (
     sequences,
 )
 from tensorpack._lifetime import PLAN, adapter_of
-from tensorpack._walk import Entries, Walk, walk
+from tensorpack._walk import Entries, Walk, kept, walk
 from tensorpack.errors import LeafCountError, LeafError
 
 __all__ = ["HELPERS", "Build", "prepared", "rebuild"]
@@ -98,6 +98,7 @@ class Build:
 
 HELPERS: Mapping[str, object] = {
     "is_payload": is_payload,
+    "kept": kept,
     "like": like,
     "mappings": mappings,
     "sequences": sequences,
