@@ -61,6 +61,7 @@ CORE: dict[str, set[str]] = {
     "_repr": set(),
     "_functions": {"errors", "_kinds", "_msgspec", "_walk", "_build", "_move"},
     "_tracing": set(),
+    "_refusals": {"errors"},
     "_install": {"_build", "_compile", "_lifetime", "_nodes", "_source"},
 }
 ALLOWED: dict[str, set[str]] = {
