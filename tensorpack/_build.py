@@ -59,8 +59,8 @@ class Build:
         twin = type(value).__tensorpack_rebuild__(value, self)
         if self._hooked is None:
             return twin
-        # An object that stands in two places is asked once: the first twin of it goes to
-        # both. It is one until the move that follows, which makes a twin for each place.
+        # An object that stands in two places is asked once, and its first twin goes to
+        # both. The move that follows makes a twin for each place, as it always does.
         if id(value) not in self._hooked:
             self._hooked[id(value)] = _hook(twin)
         return self._hooked[id(value)]

@@ -29,7 +29,9 @@ _ENDS = (
     types.ModuleType,
     types.CodeType,
     torch.Stream,
+    torch.cuda.Stream,
     torch.Event,
+    torch.cuda.Event,
     torch.Generator,
 )
 _TRUSTED = frozenset({*sys.stdlib_module_names, "numpy"})

@@ -72,7 +72,8 @@ class Payload:
     def record_stream(self, stream: torch.Stream, /) -> None:
         """Mark every device leaf as used by `stream`.
 
-        Host and meta leaves are passed over; `Derived` fields are recorded too.
+        Host and meta leaves are passed over. `Derived` fields are recorded too, and so
+        is what cached properties keep.
 
         Raises:
             LeafError: a value is not what its annotation says.
@@ -173,7 +174,8 @@ def payload(
 
     Args:
         cls: the class.
-        fields: annotations that replace those of the class, by field name.
+        fields: annotations that replace those of the class, by the name of a field or
+            cached property.
         keep: generated names that the class body defines itself, and that stay. They
             serve calls on the object itself; inside another payload the object still
             travels by its plan.
