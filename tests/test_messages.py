@@ -3,12 +3,14 @@
 import collections
 import dataclasses
 import enum
+import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
 
 import attrs
 import fakes
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -49,6 +51,27 @@ class Bare:
 
 class Shouting:
     def record_stream(self, stream: object) -> None: ...
+
+
+class Around:
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+
+@payload
+class Lazy:
+    ids: Tensor
+    value: HostOnly[object]
+
+    @functools.cached_property
+    def found(self) -> object:
+        return self.value
+
+    @classmethod
+    def keeping(cls, value: object) -> "Lazy":
+        lazy = cls(ONE, value)
+        lazy.found  # noqa: B018  # fills the cache
+        return lazy
 
 
 class NoClone:
@@ -649,6 +672,15 @@ LIES: list[tuple[Any, object, str]] = [
         ),
     ),
     (
+        list[Tensor],
+        [np.ones(1)],
+        (
+            "`Batch.field[0]`: a `ndarray` stands where a tensor is annotated. Pass "
+            "`torch.from_numpy(array)`, or annotate the field `np.ndarray` if it stays "
+            "on the host."
+        ),
+    ),
+    (
         int,
         ONE,
         (
@@ -813,6 +845,51 @@ LIES: list[tuple[Any, object, str]] = [
 def test_value_that_lies(annotation: Any, value: object, text: str) -> None:
     """A wrong value says where it stands, what it is, and what was declared."""
     assert text == message(lambda: define(annotation)(value).to_device(META))
+
+
+IN_CACHE: list[tuple[object, str]] = [
+    (
+        Around(ONE),
+        (
+            "`Lazy.found`: an `Around` has no lifetime support, and holds a `Tensor`. "
+            "Decorate `Around` with `@payload`, write a `LifetimeAdapter[Around]`, or "
+            "annotate the property `-> HostOnly[...]` if it never holds device memory, "
+            "or `-> Borrowed[...]` if that is owned and recorded elsewhere."
+        ),
+    ),
+    (
+        [Around(ONE.untyped_storage())],
+        (
+            "`Lazy.found[0]`: an `Around` has no lifetime support, and nobody can see "
+            "whether an `UntypedStorage` in it holds a tensor. Decorate `Around` with "
+            "`@payload`, write a `LifetimeAdapter[Around]`, or annotate the property "
+            "`-> HostOnly[...]` if it never holds device memory, or `-> Borrowed[...]` "
+            "if that is owned and recorded elsewhere."
+        ),
+    ),
+    (
+        ONE.sum,
+        (
+            "`Lazy.found`: a `builtin_function_or_method` has no lifetime support, and "
+            "holds a `Tensor`. Annotate the property `-> HostOnly[...]` if it never "
+            "holds device memory, or `-> Borrowed[...]` if that is owned and recorded "
+            "elsewhere."
+        ),
+    ),
+    (
+        {Around(ONE): 1},
+        (
+            "`Lazy.found`: an `Around` is the key of a mapping, and keys stay on the "
+            "host. Use a host value as the key."
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), IN_CACHE, ids=range(len(IN_CACHE)))
+def test_value_in_a_cached_property(value: object, text: str) -> None:
+    """What could hold a tensor is named, with the marks that take it out."""
+    assert text == message(lambda: Lazy.keeping(value).to_device(META))
 
 
 def loose() -> Loose:
@@ -1040,6 +1117,7 @@ def test_no_message_is_sloppy() -> None:
     """Every message ends with a full stop, begs for nothing, and closes its quotes."""
     texts = [text for _, text in (*REFUSED, *LOST, *DEFINITIONS, *USES)]
     texts += [text for _, _, text in LIES]
+    texts += [text for _, text in IN_CACHE]
 
     for text in texts:
         assert text.endswith("."), text
