@@ -39,6 +39,10 @@ class Fetch(Generic[T]):
         self._events = events
         self._polls = polls
 
+    def __repr__(self) -> str:
+        """Name the class of what travels; its numbers may not be there yet."""
+        return f"Fetch({type(self._twin).__qualname__})"
+
     def done(self) -> bool:
         """Tell whether the results can be read; while polling is paused, say no."""
         return self._polls.all_done(self._events)
@@ -88,12 +92,13 @@ class Fetcher:
     ) -> tuple[list[Any], Poller, tuple[torch.Event, ...]]:
         """Queue the copies of walked leaves behind what `after` has queued."""
         stream = self._stream
+        # The sources are read by the fetch stream: the allocator must know. First, so
+        # that they are safe also where an error ends what follows.
+        record(found.leaves, stream, where=found.where)
         with self._streams.entered(stream), torch.no_grad():
             self._streams.record(after).wait(stream)
             new = each_once(found.leaves, self._queue)
             ready = self._streams.record(stream)
-        # The sources are read by the fetch stream: the allocator must know.
-        record(found.leaves, stream, where=found.where)
         return new, self._polls, (ready,)
 
     def _queue(self, leaves: Sequence[Any]) -> list[Any]:

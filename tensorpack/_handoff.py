@@ -96,6 +96,11 @@ class Handoff(Generic[T]):
         self.events: list[torch.Event] = [] if queued is None else [queued.ready]
         self.flight = flight
 
+    def __repr__(self) -> str:
+        """Name the class of what travels; its numbers may not be there yet."""
+        what = "taken" if self._taken else type(self.value).__qualname__
+        return f"Handoff({what})"
+
     def wait(self, stream: torch.Stream | None = None) -> T:
         """Make the consumer stream wait for the copies, and give the payload.
 

@@ -74,16 +74,23 @@ def no_tensor(adapter: object) -> Said:
     return f"is no tensor, but {adapter!r} lists it as a leaf", "List tensors only."
 
 
-def no_support(value: object) -> Said:
-    """Speak of a value of unknown class, where any value is walked."""
+def no_support(value: object, around: object = None) -> Said:
+    """Speak of a value of unknown class, where any value is walked.
+
+    Args:
+        value: the value.
+        around: the container that was passed, if the value stands in no field.
+    """
     name = type(value).__name__
-    remedy = "Move it to a `HostOnly` field."
-    if not is_builtin(value):
-        remedy = (
-            f"Decorate `{name}` with `@payload`, write a `LifetimeAdapter[{name}]`, or "
-            "move it to a `HostOnly` field."
-        )
-    return "has no lifetime support", remedy
+    remedy = "move it to a `HostOnly` field."
+    if isinstance(around, dict):
+        remedy = "pass only the entries that travel: `keys=` names them."
+    elif around is not None:
+        remedy = "leave it out."
+    if is_builtin(value):
+        return "has no lifetime support", remedy[0].upper() + remedy[1:]
+    ways = f"Decorate `{name}` with `@payload`, write a `LifetimeAdapter[{name}]`, or "
+    return "has no lifetime support", ways + remedy
 
 
 def hidden(value: object, culprit: object) -> Said:

@@ -183,7 +183,9 @@ class Walk:
 
     def _unsupported(self, value: object, key: str) -> None:
         """Raise for a value of unknown class."""
-        self._raise(value, key, *_lies.no_support(value))
+        in_field = "." in key or is_payload(self.value)
+        around = None if in_field else self.value
+        self._raise(value, key, *_lies.no_support(value, around))
 
     def _close(self, value: object, key: str) -> None:
         """Raise for a value that is met again inside itself."""

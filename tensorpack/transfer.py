@@ -298,6 +298,11 @@ class CopyStream:
         self._closed = True
         self._polls.close()
 
+    def __repr__(self) -> str:
+        """Say where to, and how much is on its way."""
+        state = "closed" if self._closed else f"in_flight={self.in_flight}"
+        return f"CopyStream({str(self.device)!r}, {state})"
+
     def __enter__(self) -> Self:
         """Give the copy stream itself; leaving closes it."""
         return self

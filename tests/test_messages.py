@@ -19,6 +19,7 @@ import tensorpack
 from tensorpack import (
     Borrowed,
     CaptureError,
+    CopyStream,
     Derived,
     Dynamic,
     HandoffError,
@@ -1132,3 +1133,37 @@ def test_errors_are_of_the_class_that_fits() -> None:
         define(Any)
     with pytest.raises(LifetimeError):
         define(Any)
+
+
+OUTSIDE_OF_FIELDS: list[tuple[Any, str]] = [
+    (
+        {"k": Bare()},
+        (
+            "`['k']`: a `Bare` has no lifetime support. Decorate `Bare` with `@payload`, "
+            "write a `LifetimeAdapter[Bare]`, or pass only the entries that travel: "
+            "`keys=` names them."
+        ),
+    ),
+    (
+        {"k": [object()]},
+        (
+            "`['k'][0]`: an `object` has no lifetime support. Pass only the entries that "
+            "travel: `keys=` names them."
+        ),
+    ),
+    (
+        [Bare()],
+        (
+            "`[0]`: a `Bare` has no lifetime support. Decorate `Bare` with `@payload`, "
+            "write a `LifetimeAdapter[Bare]`, or leave it out."
+        ),
+    ),
+    ((1, object()), "`[1]`: an `object` has no lifetime support. Leave it out."),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), OUTSIDE_OF_FIELDS)
+def test_value_outside_of_any_field(value: Any, text: str) -> None:
+    """The way out is one that there is: no field can be marked."""
+    assert text == message(lambda: to_device(value, "meta"))
+    assert text == message(lambda: CopyStream("cpu").start(value))

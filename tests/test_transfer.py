@@ -611,6 +611,28 @@ def test_fetch_of_host_leaves_gives_them_as_they_are(copies: CopyStream) -> None
     assert_equal(mixed(), copies.fetch(mixed()).result())
 
 
+def test_reprs_tell_the_state_and_read_nothing(
+    log: Log, copies: CopyStream, forward: torch.Stream
+) -> None:
+    """What a debugger shows neither waits for a copy nor asks an event."""
+    first, second = copies.start(small()), copies.start({"ids": torch.ones(2)})
+    before = len(log)
+
+    assert "CopyStream('cuda:0', in_flight=2)" == repr(copies)
+    assert "Handoff(Inputs)" == repr(first)
+    assert "Handoff(dict)" == repr(second)
+    assert before == len(log)
+
+    inputs = first.take(forward)
+    with CopyStream("cuda") as other:
+        pass
+
+    assert "Handoff(taken)" == repr(first)
+    assert "Fetch(Inputs)" == repr(copies.fetch(inputs))
+    assert "CopyStream('cuda:0', closed)" == repr(other)
+    assert "CopyStream('cpu', in_flight=0)" == repr(CopyStream("cpu"))
+
+
 # Refusals.
 
 
