@@ -1139,16 +1139,16 @@ OUTSIDE_OF_FIELDS: list[tuple[Any, str]] = [
     (
         {"k": Bare()},
         (
-            "`['k']`: a `Bare` has no lifetime support. Decorate `Bare` with `@payload`, "
-            "write a `LifetimeAdapter[Bare]`, or pass only the entries that travel: "
-            "`keys=` names them."
+            "`['k']`: a `Bare` has no lifetime support. Decorate `Bare` with "
+            "`@payload`, write a `LifetimeAdapter[Bare]`, or pass only the entries "
+            "that travel: `keys=` names them."
         ),
     ),
     (
         {"k": [object()]},
         (
-            "`['k'][0]`: an `object` has no lifetime support. Pass only the entries that "
-            "travel: `keys=` names them."
+            "`['k'][0]`: an `object` has no lifetime support. Pass only the entries "
+            "that travel: `keys=` names them."
         ),
     ),
     (
