@@ -4,7 +4,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -15,6 +15,7 @@ from tensorpack._cli.arguments import open_device, positive
 from tensorpack._cli.bench.payloads import SHAPES, Shape, make_case
 from tensorpack._cli.bench.timing import measure
 from tensorpack._cli.bench.ways import HAND_WRITTEN, Way, ways_of
+from tensorpack._cli.bench.work import WORK, work_of
 from tensorpack._cli.tables import print_table
 
 __all__ = ["add_arguments", "run"]
@@ -88,7 +89,7 @@ def _modes(device: torch.device) -> Iterator[tuple[bool, str]]:
         yield False, "warm"
         return
     for pinned in (False, True):
-        for mode in ("warm", "after other work", "busy consumer"):
+        for mode in WORK:
             yield pinned, mode
 
 
@@ -124,11 +125,8 @@ class _Bench:
 
     def _measure(self, ways: list[Way], leaves: int, mode: str) -> dict[str, float]:
         rounds = max(self.rounds // (4 if leaves >= _MANY else 1), 1)
-        busy = None
-        if mode == "busy consumer" and self.consumer is not None:
-            busy = _work(self.device, self.consumer)
-        cold = mode == "after other work"
-        return measure(ways, self.device, rounds, cold=cold, busy=busy)
+        before = work_of(mode, self.device, self.consumer)
+        return measure(ways, self.device, rounds, before=before)
 
     def growth(self) -> dict[str, dict[str, float]]:
         """Measure how the cost grows with the number of leaves of 1 KB."""
@@ -138,17 +136,6 @@ class _Bench:
             ways, _ = self._ways(str(count), rows, pinned=False)
             found[str(count)] = self._measure(ways, _MANY, "warm")
         return found
-
-
-def _work(device: torch.device, stream: torch.Stream) -> Callable[[], None]:
-    """Make the work that keeps a stream busy, some dozens of microseconds long."""
-    weight = torch.randn(1024, 1024, device=device)
-
-    def work() -> None:
-        with stream:
-            torch.mm(weight, weight)
-
-    return work
 
 
 def _print(title: str, figures: dict[str, float], missing: list[str]) -> None:
