@@ -4,8 +4,8 @@
 
 For each size two figures, in milliseconds: how long the host was busy, and how long it
 took until the copy was done. Needs an accelerator. The ways take turns in their order.
-A pinned block of a size is fresh in the first round only, so the median shows the cached
-one, and `--cold` the fresh one.
+A pinned block of a size is fresh in the first round only: medians show a cached one,
+and `--cold` a fresh one.
 """
 
 import argparse
