@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
 
 import attrs
-import fakes
 import pytest
 import torch
+from subjects import Opaque
 from torch import Tensor
 
 import tensorpack
@@ -33,6 +33,7 @@ from tensorpack import (
     register,
     to_device,
 )
+from tensorpack.testing import device_twin
 
 META = torch.device("meta")
 ONE = torch.ones(1)
@@ -659,9 +660,9 @@ LIES: list[tuple[Any, object, str]] = [
     ),
     (
         HostOnly[object],
-        fakes.on_device(1),
+        device_twin(ONE),
         (
-            "`Batch.field`: a `FakeTensor` stands in a `HostOnly` field but lives on "
+            "`Batch.field`: a `DeviceTensor` stands in a `HostOnly` field but lives on "
             "`cuda:0`. Annotate the field `Tensor`, or mark it `Borrowed` if it is "
             "owned and recorded elsewhere."
         ),
@@ -833,7 +834,7 @@ def ring() -> list[object]:
     return value
 
 
-class Sly(fakes.Opaque):
+class Sly(Opaque):
     """Changes its owner while it is being moved."""
 
     def __init__(self, change: Callable[[list[Any]], object]) -> None:
@@ -863,7 +864,7 @@ class Wrapper(Tensor):
 
 def wrapped() -> None:
     leaf = Tensor._make_wrapper_subclass(Wrapper, (2,))  # type: ignore[attr-defined]
-    define(Tensor)(leaf).record_stream(fakes.stream())
+    define(Tensor)(leaf).record_stream(object())
 
 
 USES: list[tuple[Callable[[], object], str]] = [
