@@ -14,7 +14,7 @@ from tensorpack._kinds import (
     sequences,
 )
 from tensorpack._lifetime import PLAN, adapter_of
-from tensorpack._walk import Entries, Walk, walk
+from tensorpack._walk import Entries, Walk, kept, walk
 from tensorpack.errors import LeafCountError, LeafError
 
 __all__ = ["HELPERS", "Build", "prepared", "rebuild"]
@@ -59,7 +59,8 @@ class Build:
         twin = type(value).__tensorpack_rebuild__(value, self)
         if self._hooked is None:
             return twin
-        # An object that stands in two places is asked once, and stays one object.
+        # An object that stands in two places is asked once, and its first twin goes to
+        # both. The move that follows makes a twin for each place, as it always does.
         if id(value) not in self._hooked:
             self._hooked[id(value)] = _hook(twin)
         return self._hooked[id(value)]
@@ -98,6 +99,7 @@ class Build:
 
 HELPERS: Mapping[str, object] = {
     "is_payload": is_payload,
+    "kept": kept,
     "like": like,
     "mappings": mappings,
     "sequences": sequences,

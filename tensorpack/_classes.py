@@ -21,8 +21,10 @@ from tensorpack._resolve import own_annotations
 from tensorpack.errors import DefinitionError, Refusal
 
 __all__ = [
+    "CachedProperty",
     "Declared",
     "cached_names",
+    "cached_properties",
     "check_class",
     "check_names",
     "declared_fields",
@@ -200,7 +202,10 @@ _UNFIT: tuple[tuple[Callable[[type], bool], str, str], ...] = (
 def check_names(
     cls: type, declared: Mapping[str, object], corrections: Mapping[str, object]
 ) -> None:
-    """Refuse names that are no attribute names, and corrections of no field."""
+    """Refuse names that are no attribute names, and corrections of what is not there.
+
+    A cached property is no field, but what it returns may be corrected too.
+    """
     for name in declared:
         if not _is_name(name):
             raise DefinitionError(
@@ -214,7 +219,8 @@ def check_names(
                 problem=f"the field name `{name}` is one of Python's own",
                 remedy="Rename the field.",
             )
-    unknown = [f"`{name}`" for name in corrections if name not in declared]
+    known = {*declared, *cached_names(cls)}
+    unknown = [f"`{name}`" for name in corrections if name not in known]
     if unknown:
         raise DefinitionError(
             cls=cls.__qualname__,
@@ -239,16 +245,45 @@ def stores_of(cls: type, declared: Mapping[str, object]) -> frozenset[str] | Non
     return frozenset({*declared, *cached_names(cls), "__orig_class__"})
 
 
-def cached_names(cls: type) -> Iterator[str]:
-    """Name the cached properties of a class, also those that attrs keeps in slots."""
+@attrs.frozen
+class CachedProperty:
+    """A cached property of a class.
+
+    Attributes:
+        name: the name under which its value is kept.
+        owner: the class that defines it.
+        function: computes the value.
+        slot: the slot that keeps the value; None if the instance `__dict__` does.
+    """
+
+    name: str
+    owner: type
+    function: Callable[..., object]
+    slot: object = None
+
+
+def cached_properties(cls: type) -> Iterator[CachedProperty]:
+    """Iterate the cached properties of a class, and those of its bases after it."""
     for base in cls.__mro__:
         for name, value in vars(base).items():
             if isinstance(value, functools.cached_property):
-                yield name
+                yield CachedProperty(value.attrname or name, base, value.func)
         getter: Any = vars(base).get("__getattr__")
         if _is_made(getter) and "cached_properties" in getter.__code__.co_varnames:
             # attrs keeps them as the first default of the `__getattr__` it makes.
-            yield from getter.__defaults__[0]
+            for name, function in getter.__defaults__[0].items():
+                yield CachedProperty(name, base, function, _slot_of(base, name))
+
+
+def _slot_of(cls: type, name: str) -> object:
+    """Find the slot that keeps an attribute, its own or a base's."""
+    found = (vars(base).get(name) for base in cls.__mro__)
+    return next((x for x in found if isinstance(x, types.MemberDescriptorType)), None)
+
+
+def cached_names(cls: type) -> set[str]:
+    """Name the cached properties of a class."""
+    return {cached.name for cached in cached_properties(cls)}
 
 
 def slots_apart(cls: type, declared: Mapping[str, object]) -> Iterator[Refusal]:

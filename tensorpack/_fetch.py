@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tensorpack._build import rebuild
 from tensorpack._layout import PLAIN, layout_of
-from tensorpack._move import record
+from tensorpack._move import each_once, record
 from tensorpack._pack import gather
 from tensorpack._polling import Poller
 from tensorpack._streams import Streams
@@ -38,6 +38,10 @@ class Fetch(Generic[T]):
         self._leaves = leaves
         self._events = events
         self._polls = polls
+
+    def __repr__(self) -> str:
+        """Name the class of what travels; its numbers may not be there yet."""
+        return f"Fetch({type(self._twin).__qualname__})"
 
     def done(self) -> bool:
         """Tell whether the results can be read; while polling is paused, say no."""
@@ -88,15 +92,14 @@ class Fetcher:
     ) -> tuple[list[Any], Poller, tuple[torch.Event, ...]]:
         """Queue the copies of walked leaves behind what `after` has queued."""
         stream = self._stream
-        unique = {id(leaf): leaf for leaf in found.leaves}
+        # The sources are read by the fetch stream: the allocator must know. First, so
+        # that they are safe also where an error ends what follows.
+        record(found.leaves, stream, where=found.where)
         with self._streams.entered(stream), torch.no_grad():
             self._streams.record(after).wait(stream)
-            new = self._queue(list(unique.values()))
+            new = each_once(found.leaves, self._queue)
             ready = self._streams.record(stream)
-        # The sources are read by the fetch stream: the allocator must know.
-        record(found.leaves, stream, where=found.where)
-        by_id = dict(zip(unique, new, strict=True))
-        return [by_id[id(leaf)] for leaf in found.leaves], self._polls, (ready,)
+        return new, self._polls, (ready,)
 
     def _queue(self, leaves: Sequence[Any]) -> list[Any]:
         """Copy small leaves through one buffer, the others one by one."""

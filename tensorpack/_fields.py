@@ -1,5 +1,6 @@
 """Class -> `ClassPlan`: the fields, who declared each, and what it means."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -10,8 +11,10 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from tensorpack._classes import (
+    CachedProperty,
     Declared,
     cached_names,
+    cached_properties,
     check_names,
     declared_fields,
     is_dunder,
@@ -20,10 +23,28 @@ from tensorpack._classes import (
 )
 from tensorpack._generics import Bindings, bindings_of
 from tensorpack._lifetime import PLAN, Marker
-from tensorpack._nodes import ClassPlan, FieldPlan, Reset, Shadowed
+from tensorpack._nodes import (
+    Cached,
+    ClassPlan,
+    FieldPlan,
+    Guard,
+    Kept,
+    Node,
+    Reset,
+    Shadowed,
+    Walked,
+    children,
+)
 from tensorpack._plan import node_of
 from tensorpack._remedies import RefusedError, refuse
-from tensorpack._resolve import Context, Namespace, Unresolved, own_annotations, spell
+from tensorpack._resolve import (
+    Context,
+    Namespace,
+    Unresolved,
+    own_annotations,
+    returned_by,
+    spell,
+)
 from tensorpack.errors import LifetimeError, Refusal
 
 __all__ = ["plan_class"]
@@ -65,6 +86,7 @@ def plan_class(
     return ClassPlan(
         cls=cls,
         fields=tuple(fields),
+        cached=tuple(_cached(cls, fields, bases)),
         assigns=getattr(cls, "__setattr__") is object.__setattr__,  # noqa: B009  # typed apart
         stores=stores_of(cls, declared),
         hooked=hasattr(cls, "__payload_prepare__"),
@@ -130,13 +152,64 @@ def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
     """Describe one field."""
     owner, annotation = _written(field, bases)
     attribute = inspect.getattr_static(bases.cls, field.name, None)
-    if isinstance(attribute, (property, functools.cached_property)):
+    if _shadows(attribute, field.name, owner, bases.cls):
         return FieldPlan(field.name, Shadowed(), spell(annotation))
     _check_descriptor(field.name, attribute)
     inherited = _inherited(field, owner, bases)
     if inherited is None:
         return _read(field, annotation, bases.context(owner))
     return attrs.evolve(inherited, may_lack=field.may_lack, default=field.default)
+
+
+def _shadows(attribute: object, name: str, owner: type, cls: type) -> bool:
+    """Tell whether a property takes a field's place.
+
+    A cached property of a base does not: the field's value comes first, since it is
+    kept in the instance `__dict__`.
+    """
+    if isinstance(attribute, functools.cached_property):
+        mro = cls.__mro__
+        first = next(base for base in mro if name in vars(base))
+        return mro.index(first) <= mro.index(owner)
+    return isinstance(attribute, property)
+
+
+def _cached(cls: type, fields: list[FieldPlan], bases: _Bases) -> Iterator[FieldPlan]:
+    """Describe the cached properties of a class, each place of a value once."""
+    done: set[tuple[str, object]] = set()
+    stored = {f.name for f in fields if not isinstance(f.node, Shadowed)}
+    for cached in cached_properties(cls):
+        place = cached.name, cached.slot
+        nowhere = cached.slot is None and cls.__dictoffset__ == 0
+        if place not in done and cached.name not in stored and not nowhere:
+            done.add(place)
+            yield _cached_plan(cached, bases)
+
+
+def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
+    """Describe a cached property: its return annotation tells only where not to look.
+
+    What is there is judged by its own types: it is never moved, so nothing has to be
+    known of it beforehand.
+    """
+    owner, annotation = cached.owner, returned_by(cached.function)
+    for base in bases.cls.__mro__:
+        if cached.name in bases.corrections[base]:
+            owner, annotation = base, bases.corrections[base][cached.name]
+        if base in (owner, cached.owner):
+            break
+    node: Node = Walked()
+    with contextlib.suppress(RefusedError):
+        read = node_of(annotation, bases.context(owner))
+        node = read if isinstance(read, Kept) or _is_marked(read) else node
+    return FieldPlan(cached.name, Cached(node, cached.slot), spell(annotation))
+
+
+def _is_marked(node: Node) -> bool:
+    """Tell whether a part of an annotation is marked to stay where it is."""
+    if isinstance(node, Kept):
+        return node.guard is not Guard.TENSOR
+    return any(map(_is_marked, children(node)))
 
 
 def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:

@@ -23,27 +23,36 @@ __all__ = ["Flight", "Flights"]
 
 _PATIENCE = 30.0
 """Seconds that `start` waits at the limit for another thread to take a handoff."""
-_NAP = 0.05
-"""Seconds between looks: a handoff that is dropped tells nobody."""
+_NAP = 0.001
+"""Seconds between looks: who takes or drops a handoff tells nobody."""
+
+
+def _starting() -> object:
+    """Stand for the handoff of a payload that is being started."""
+    return _starting
 
 
 class Flight:
     """One started payload.
 
     Attributes:
-        ready: recorded on the copy stream after the last copy.
-        owner: the handoff, as long as anybody holds it.
+        ready: recorded on the copy stream after the last copy; None until then.
+        owner: gives the handoff, as long as anybody holds it.
         readers: the consumers that have it and are not asked yet.
         events: recorded on each consumer behind its work for this payload.
     """
 
     __slots__ = ("events", "owner", "readers", "ready")
 
-    def __init__(self, ready: torch.Event, owner: object) -> None:
-        self.ready: torch.Event = ready
-        self.owner: weakref.ref[object] = weakref.ref(owner)
+    def __init__(self) -> None:
+        self.ready: torch.Event | None = None
+        self.owner: Callable[[], object] = _starting
         self.readers: dict[StreamId, torch.Stream] = {}
         self.events: list[torch.Event] = []
+
+    def set_off(self, ready: torch.Event, owner: object) -> None:
+        """Note that the copies are queued, and who will hand them out."""
+        self.ready, self.owner = ready, weakref.ref(owner)
 
     def is_past(self) -> bool:
         """Tell whether every consumer is proven past it, or nobody can ask for it."""
@@ -51,7 +60,7 @@ class Flight:
             return False
         if self.events:
             return all(event.query() for event in self.events)
-        return self.owner() is None and self.ready.query()
+        return self.ready is not None and self.owner() is None and self.ready.query()
 
     def proven_after(self, key: StreamId, event: torch.Event) -> None:
         """Note the event behind the work of one consumer."""
@@ -79,28 +88,49 @@ class Flights:
         self._record = record
         self.open: list[Flight] = []
         self._reading: dict[StreamId, Flight] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # a finalizer may come in between
 
-    def add(self, ready: torch.Event, owner: object) -> Flight:
-        """Enter a started payload."""
-        flight = Flight(ready, owner)
-        with self._changed:
-            self.open.append(flight)
-        return flight
+    def enter(self) -> Flight:
+        """Enter a payload that is being started; block the host while it is full.
+
+        Raises:
+            HandoffError: everything in flight is still to be handed out, and nobody
+                does it.
+        """
+        flight = Flight()
+        blocked = False
+        while True:
+            with self._lock:
+                if len(self.open) >= self.limit:
+                    self.open = [f for f in self.open if not f.is_past()]
+                if len(self.open) < self.limit:
+                    self.open.append(flight)
+                    self.blocked += blocked
+                    return flight
+            blocked = True
+            event = self.oldest()
+            if event is None:
+                self._await_taker()
+            else:
+                event.synchronize()
+
+    def leave(self, flight: Flight) -> None:
+        """Forget a payload that could not be started."""
+        with self._lock:
+            self.open.remove(flight)
 
     def hand_out(self, flight: Flight, consumer: torch.Stream, key: StreamId) -> None:
         """Mark a payload as read by a consumer, and the one before it as past soon."""
-        with self._changed:
+        with self._lock:
             before = self._reading.get(key)
             if before is not None and before is not flight:
                 before.proven_after(key, self._record(consumer))
             self._reading[key] = flight
             flight.readers[key] = consumer
-            self._changed.notify_all()
 
     def reap(self) -> None:
         """Forget the payloads that every consumer is past."""
-        with self._changed:
+        with self._lock:
             self.open = [f for f in self.open if not f.is_past()]
 
     def full(self) -> bool:
@@ -109,25 +139,9 @@ class Flights:
             self.reap()
         return len(self.open) >= self.limit
 
-    def make_room(self) -> None:
-        """Block the host until one more payload may start.
-
-        Raises:
-            HandoffError: everything in flight is still to be handed out, and nobody
-                does it.
-        """
-        if self.full():
-            self.blocked += 1
-        while self.full():
-            event = self.oldest()
-            if event is None:
-                self._await_taker()
-            else:
-                event.synchronize()
-
     def oldest(self) -> torch.Event | None:
         """Give the event after which the first payload that was handed out is past."""
-        with self._changed:
+        with self._lock:
             for flight in self.open:
                 for key, reader in list(flight.readers.items()):
                     # No later payload has proven it past, so ask its reader now.
@@ -142,27 +156,28 @@ class Flights:
     def _await_taker(self) -> None:
         """Wait until another thread takes a handoff; if none can, say so."""
         until = time.monotonic() + (_PATIENCE if _others_run() else 0.0)
-        with self._changed:
-            while not any(
-                f.readers or f.events or f.owner() is None for f in self.open
-            ):
-                if time.monotonic() >= until:
-                    break
-                self._changed.wait(_NAP)
-            else:
-                return
+        while not self._is_one_taken():
+            if time.monotonic() >= until:
+                break
+            time.sleep(_NAP)
+        else:
+            return
         raise HandoffError(
             call="start",
             problem=f"{self.limit} handoffs were started and none was waited for",
             remedy="Call `wait` on the oldest one first, or raise `max_in_flight`.",
         )
 
+    def _is_one_taken(self) -> bool:
+        with self._lock:
+            return any(f.readers or f.events or f.owner() is None for f in self.open)
+
 
 def _others_run() -> bool:
     """Tell whether another thread may take a handoff while this one waits.
 
-    A thread that runs an event loop would hold up its own tasks, and the helper thread
-    of the polling takes nothing.
+    A thread that runs an event loop would hold up its own tasks, and the helper threads
+    of the polling take nothing.
     """
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()

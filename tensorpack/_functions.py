@@ -31,7 +31,7 @@ T = TypeVar("T")
 def tensors(value: object, /) -> Iterator[tuple[str, Tensor]]:
     """Iterate the tensors that travel, each with its key, in plan order.
 
-    `Derived` fields do not travel and are left out.
+    `Derived` fields and cached properties do not travel and are left out.
 
     >>> from tensorpack import payload
     >>> @payload

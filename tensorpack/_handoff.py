@@ -1,10 +1,11 @@
 """A payload on its way, and the counters of what has gone that way."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar
 
 import attrs
 import torch
+from torch import Tensor
 
 from tensorpack._flights import Flight
 from tensorpack._move import record
@@ -37,6 +38,26 @@ class Counters:
     records: int = 0
     blocked: int = 0
 
+    def add(
+        self, leaves: Sequence[Any], buffers: Sequence[Tensor], alone: Sequence[Any]
+    ) -> None:
+        """Count a transfer that has been queued: its leaves, and their new blocks."""
+        self.payloads += 1
+        self.leaves += len(leaves)
+        self.copies += len(buffers) + len(alone)
+        for buffer in buffers:
+            self.bytes += buffer.nbytes
+        for leaf in alone:
+            self.bytes += _bytes_of(leaf)
+
+
+def _bytes_of(leaf: Any) -> int:
+    """Count the bytes of a leaf's numbers; 0 where it does not tell them."""
+    try:
+        return int(leaf.nbytes)
+    except (AttributeError, RuntimeError):  # of a sparse tensor nobody can say
+        return 0
+
 
 class Handoff(Generic[T]):
     """A payload on its way: what `start` gives and `wait` resolves.
@@ -65,6 +86,7 @@ class Handoff(Generic[T]):
         polls: Poller,
         hand_out: Callable[["Handoff[Any]", torch.Stream | None], None] | None = None,
         queued: Queued | None = None,
+        flight: Flight | None = None,
     ) -> None:
         self.value: T = value
         self._polls = polls
@@ -72,7 +94,12 @@ class Handoff(Generic[T]):
         self._taken = False
         self.queued = queued
         self.events: list[torch.Event] = [] if queued is None else [queued.ready]
-        self.flight: Flight | None = None
+        self.flight = flight
+
+    def __repr__(self) -> str:
+        """Name the class of what travels; its numbers may not be there yet."""
+        what = "taken" if self._taken else type(self.value).__qualname__
+        return f"Handoff({what})"
 
     def wait(self, stream: torch.Stream | None = None) -> T:
         """Make the consumer stream wait for the copies, and give the payload.

@@ -8,7 +8,7 @@ import uuid
 
 import torch
 
-__all__ = ["is_host_class", "is_host_value"]
+__all__ = ["is_array", "is_host_class", "is_host_value"]
 
 _EXACT: frozenset[type] = frozenset(
     {
@@ -37,6 +37,12 @@ _EXACT: frozenset[type] = frozenset(
 
 # numpy is no dependency: its types are known by name.
 _BY_NAME = frozenset({("numpy", "ndarray"), ("numpy", "generic")})
+
+
+def is_array(value: object) -> bool:
+    """Tell whether a value is an array of numpy's."""
+    kinds = {(b.__module__, b.__qualname__) for b in type(value).__mro__}
+    return ("numpy", "ndarray") in kinds
 
 
 def is_host_class(cls: type) -> bool:

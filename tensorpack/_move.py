@@ -14,7 +14,16 @@ from tensorpack._opened import as_stored, owned_tensors
 from tensorpack._streams import is_capturing
 from tensorpack.errors import CaptureError, LeafError
 
-__all__ = ["check_methods", "cloned", "compacted", "moved", "pinned", "record"]
+__all__ = [
+    "ONE_PLACE",
+    "check_methods",
+    "cloned",
+    "compacted",
+    "each_once",
+    "moved",
+    "pinned",
+    "record",
+]
 
 # Note [leaves that stand twice]
 # An object that stands in two places of a payload stands twice in its list of leaves,
@@ -32,6 +41,11 @@ __all__ = ["check_methods", "cloned", "compacted", "moved", "pinned", "record"]
 _is_capturing_cuda = getattr(torch._C, "_cuda_isCurrentStreamCapturing", is_capturing)
 # Asked whole: `device.type` makes a text, and takes as long as ten such questions.
 _HOST = frozenset({torch.device("cpu"), torch.device("cpu", 0)})
+_CUDA = frozenset(
+    {torch.device("cuda"), *(torch.device("cuda", index) for index in range(16))}
+    if torch.version.cuda is not None or torch.version.hip is not None
+    else ()
+)
 
 
 def _references_of_one() -> int:
@@ -41,7 +55,8 @@ def _references_of_one() -> int:
     return max(map(getrefcount, leaves))
 
 
-_ONE_PLACE = _references_of_one()
+ONE_PLACE = _references_of_one()
+"""References of a leaf that stands once: see Note [leaves that stand twice]."""
 _Device = torch.device
 
 
@@ -75,11 +90,12 @@ def moved(
     """
     target = device if type(device) is _Device else torch.device(device)
     flag = non_blocking and target not in _HOST
-    if leaves and max(map(getrefcount, leaves)) > _ONE_PLACE:
+    if leaves and max(map(getrefcount, leaves)) > ONE_PLACE:
         return _moved_once(leaves, target, non_blocking=flag)
+    if plain and target in _CUDA:
+        # The same as `to`, but torch has fewer forms of it to try: 0.96 of the time.
+        return [leaf.cuda(target, flag) for leaf in leaves]
     # By keyword: the form by position took a sixth longer on an H200.
-    if plain:
-        return [leaf.to(target, non_blocking=flag) for leaf in leaves]
     # Not `leaf.__class__`: it costs as much as the rest of the loop with cold caches.
     return [
         leaf.to(target, non_blocking=flag)
@@ -99,7 +115,7 @@ def _moved_once(
     """Move leaves of which some may stand twice."""
     target = device if type(device) is _Device else torch.device(device)
     flag = non_blocking and target not in _HOST
-    return _each_once(
+    return each_once(
         leaves, lambda found: [_move_one(leaf, target, flag) for leaf in found]
     )
 
@@ -153,7 +169,7 @@ def record(
         CaptureError: the current stream is capturing a graph.
         LeafError: nobody can tell what memory a leaf owns.
     """
-    if leaves and max(map(getrefcount, leaves)) > _ONE_PLACE:
+    if leaves and max(map(getrefcount, leaves)) > ONE_PLACE:
         leaves = list({id(leaf): leaf for leaf in leaves}.values())
     if plain and leaves and leaves[0].is_cuda:
         if _is_capturing_cuda():
@@ -256,12 +272,12 @@ def pinned(leaves: Sequence[Any]) -> list[Any]:
             return leaf.pin_memory() if leaf.device.type == "cpu" else leaf
         return leaf.pin_memory()
 
-    return _each_once(leaves, lambda found: [pin(leaf) for leaf in found])
+    return each_once(leaves, lambda found: [pin(leaf) for leaf in found])
 
 
 def cloned(leaves: Sequence[Any]) -> list[Any]:
     """Give every leaf new storage, each object once."""
-    return _each_once(leaves, lambda found: [leaf.clone() for leaf in found])
+    return each_once(leaves, lambda found: [leaf.clone() for leaf in found])
 
 
 def compacted(leaves: Sequence[Any]) -> list[Any]:
@@ -274,7 +290,7 @@ def compacted(leaves: Sequence[Any]) -> list[Any]:
             return leaf.detach().clone().requires_grad_()
         return leaf.clone()
 
-    return _each_once(leaves, lambda found: [compact(leaf) for leaf in found])
+    return each_once(leaves, lambda found: [compact(leaf) for leaf in found])
 
 
 def _is_part(leaf: Tensor) -> bool:
@@ -300,12 +316,12 @@ def check_methods(
             )
 
 
-def _each_once(
-    leaves: Sequence[Any], act: Callable[[Sequence[Any]], list[Any]]
+def each_once(
+    leaves: Sequence[Any], act: Callable[[Sequence[Any]], Sequence[Any]]
 ) -> list[Any]:
     """Act on the leaves; a leaf that comes again gets the same result."""
     if len(set(map(id, leaves))) == len(leaves):
-        return act(leaves)
+        return list(act(leaves))
     once = {id(leaf): leaf for leaf in leaves}
     done = dict(zip(once, act(list(once.values())), strict=True))
     return [done[id(leaf)] for leaf in leaves]

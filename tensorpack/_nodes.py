@@ -12,6 +12,7 @@ from tensorpack._resolve import Namespace
 
 __all__ = [
     "Adapted",
+    "Cached",
     "Choice",
     "ClassPlan",
     "Entries",
@@ -139,6 +140,19 @@ class Reset:
 
 
 @attrs.frozen
+class Cached:
+    """What a cached property keeps: recorded, never moved, and no field.
+
+    Attributes:
+        inner: what its return annotation says; walked at run time if that says little.
+        slot: the slot that keeps it; None if the instance `__dict__` does.
+    """
+
+    inner: "Node"
+    slot: object = None
+
+
+@attrs.frozen
 class Shadowed:
     """A field whose name is a property: it has no storage of its own."""
 
@@ -157,6 +171,7 @@ Node = (
     | Typed
     | Choice
     | Reset
+    | Cached
     | Shadowed
 )
 
@@ -174,7 +189,7 @@ def children(node: Node) -> Iterator[Node]:
             yield from (item for _, item in named)
         case Choice(arms=arms):
             yield from arms
-        case Reset(inner=inner):
+        case Reset(inner=inner) | Cached(inner=inner):
             yield inner
         case Leaf() | Opaque() | Nested() | Adapted() | Walked() | Kept() | Shadowed():
             return
@@ -184,7 +199,7 @@ def travels(node: Node) -> bool:
     """Tell whether values of a node can hold leaves that move."""
     if isinstance(node, (Leaf, Opaque, Nested, Adapted, Walked)):
         return True
-    if isinstance(node, Reset):
+    if isinstance(node, (Reset, Cached)):
         return False
     return any(travels(child) for child in children(node))
 
@@ -196,6 +211,10 @@ def role(node: Node) -> str:
             return guard.value
         case Reset():
             return "derived"
+        case Cached(inner=Kept() as inner):
+            return role(inner)
+        case Cached():
+            return "cached"
         case Shadowed():
             return "property"
         case Nested():
@@ -229,6 +248,8 @@ def why(node: Node) -> str:
             return "marked `Borrowed`"
         case Reset(inner=inner):
             return f"marked `Derived`: {why(inner)}"
+        case Cached(inner=inner):
+            return f"a cached property: {why(inner)}"
         case Shadowed():
             return "computed: a property has its name"
         case Choice(arms=arms):
@@ -279,6 +300,7 @@ class ClassPlan:
     Attributes:
         cls: the class.
         fields: its fields in definition order, inherited ones included.
+        cached: its cached properties, which are no fields.
         assigns: whether a twin is filled by plain assignment.
         stores: names that an instance's `__dict__` may have; None without one.
         hooked: whether the class has a `__payload_prepare__`.
@@ -292,6 +314,7 @@ class ClassPlan:
 
     cls: type
     fields: tuple[FieldPlan, ...]
+    cached: tuple[FieldPlan, ...]
     assigns: bool
     stores: frozenset[str] | None
     hooked: bool

@@ -16,10 +16,13 @@ from tensorpack._kinds import payload_plan
 from tensorpack._lifetime import PLAN
 from tensorpack._move import check_methods, moved, pinned, record
 from tensorpack._names import check_body, check_fields, listed, methods_of
+from tensorpack._nodes import ClassPlan
+from tensorpack._refusals import Refused, collecting
 from tensorpack._repr import payload_repr
+from tensorpack._resolve import Namespace
 from tensorpack._tracing import let_trace_init
 from tensorpack._walk import walk
-from tensorpack.errors import DefinitionError
+from tensorpack.errors import DefinitionError, LifetimeError
 
 __all__ = ["Payload", "payload"]
 
@@ -69,7 +72,8 @@ class Payload:
     def record_stream(self, stream: torch.Stream, /) -> None:
         """Mark every device leaf as used by `stream`.
 
-        Host and meta leaves are passed over; `Derived` fields are recorded too.
+        Host and meta leaves are passed over. `Derived` fields are recorded too, and so
+        is what cached properties keep.
 
         Raises:
             LeafError: a value is not what its annotation says.
@@ -170,7 +174,8 @@ def payload(
 
     Args:
         cls: the class.
-        fields: annotations that replace those of the class, by field name.
+        fields: annotations that replace those of the class, by the name of a field or
+            cached property.
         keep: generated names that the class body defines itself, and that stay. They
             serve calls on the object itself; inside another payload the object still
             travels by its plan.
@@ -200,6 +205,59 @@ def payload(
 
 
 def _make(
+    cls: type,
+    corrections: Mapping[str, object],
+    keep: Sequence[str],
+    options: dict[str, Any],
+) -> type:
+    """Make a payload of a class, or a stand-in where refusals are collected."""
+    try:
+        return _made(cls, corrections, keep, options)
+    except (DefinitionError, LifetimeError) as error:
+        refusals = collecting()
+        if refusals is None:
+            raise
+        found: type = _stand_in(cls, error, corrections, options)
+        refusals.append(Refused(found, error))
+        return found
+
+
+def _stand_in(
+    cls: Any,
+    error: Exception,
+    corrections: Mapping[str, object],
+    options: dict[str, Any],
+) -> Any:
+    """Make what others need of a refused class: see the note in `_refusals`."""
+    try:
+        check_class(cls)
+    except DefinitionError:
+        return cls  # no class that could be a payload
+    if PLAN in vars(cls):
+        return cls
+    made: Any = cls if is_made(cls) else _define(cls, options)
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    plan = ClassPlan(
+        cls=made,
+        fields=(),
+        cached=(),
+        assigns=True,
+        stores=None,
+        hooked=False,
+        notes=(),
+        namespace=Namespace.of(made, _enclosing(made)),
+        corrections=corrections,
+    )
+    install(made, plan, methods_of(made, (), vars(Payload))[0])
+    for name in ("leaves", "keyed", "rebuild"):
+        setattr(made, f"__tensorpack_{name}__", refuse)
+    return made
+
+
+def _made(
     cls: type,
     corrections: Mapping[str, object],
     keep: Sequence[str],

@@ -19,20 +19,22 @@ from tensorpack.errors import HandoffError
 __all__ = ["Poller"]
 
 _YIELDS = 8
-"""How often a coroutine looks by itself before it asks the helper thread to wait."""
+"""How often a coroutine looks by itself before it asks a helper thread to wait."""
+_HELPERS = 4
+"""Threads that wait: a copy that takes long must not hold up who awaits another."""
 _NAP = 0.001
 """Seconds between looks while polling is paused."""
 
 
 class Poller:
-    """Waits for events on behalf of coroutines, with one helper thread at most.
+    """Waits for events on behalf of coroutines, on a few helper threads.
 
     Attributes:
         paused_by: how often each thread has paused, by its number.
     """
 
     def __init__(self) -> None:
-        self._helper: ThreadPoolExecutor | None = None
+        self._helpers: ThreadPoolExecutor | None = None
         self.paused_by: dict[int, int] = {}
         self._running = threading.Condition()
 
@@ -82,21 +84,23 @@ class Poller:
             return
         while self.paused_by:  # noqa: ASYNC110  # threads pause, not coroutines
             await asyncio.sleep(_NAP)
-        if self._helper is None:
-            self._helper = ThreadPoolExecutor(1, thread_name_prefix="tensorpack")
+        if self._helpers is None:
+            self._helpers = ThreadPoolExecutor(
+                _HELPERS, thread_name_prefix="tensorpack"
+            )
         await asyncio.get_running_loop().run_in_executor(
-            self._helper, self._synchronize, events
+            self._helpers, self._synchronize, events
         )
 
     def _synchronize(self, events: Sequence[torch.Event]) -> None:
-        """Wait on the helper thread; look again and again while paused."""
+        """Wait on a helper thread; look again and again while paused."""
         for event in events:
             while self.paused_by:
                 time.sleep(_NAP)
             event.synchronize()
 
     def close(self) -> None:
-        """End the helper thread."""
-        if self._helper is not None:
-            self._helper.shutdown()
-            self._helper = None
+        """End the helper threads."""
+        if self._helpers is not None:
+            self._helpers.shutdown()
+            self._helpers = None

@@ -4,12 +4,13 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from sys import getrefcount
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tensorpack._move import moved
+from tensorpack._move import ONE_PLACE, each_once, moved
 from tensorpack._opened import owned_tensors
 from tensorpack._pack import Packer
 from tensorpack._staging import PinnedPool, Stager
@@ -74,7 +75,7 @@ class CopyQueue:
         key_of: Callable[[object], str],
         after: torch.Stream | None,
     ) -> Queued:
-        """Queue the copies of leaves, each object given once.
+        """Queue the copies of leaves, each object once.
 
         Args:
             leaves: the leaves.
@@ -86,8 +87,26 @@ class CopyQueue:
             CaptureError: the copy stream is capturing; nothing was queued then.
             LeafError: no stream could be recorded on a leaf; the same.
         """
-        alone: list[Any] = []
-        resident: list[Any] = []
+        if not leaves or max(map(getrefcount, leaves)) <= ONE_PLACE:
+            return self._put(leaves, key_of, after)
+        queued: list[Queued] = []
+
+        def put(found: Sequence[Any]) -> list[Any]:
+            queued.append(self._put(found, key_of, after))
+            return queued[0].leaves
+
+        new = each_once(leaves, put)
+        return queued[0]._replace(leaves=new)
+
+    def _put(
+        self,
+        leaves: Sequence[Any],
+        key_of: Callable[[object], str],
+        after: torch.Stream | None,
+    ) -> Queued:
+        """Queue the copies of leaves of which none stands twice."""
+        alone: Sequence[Any] = ()
+        resident: Sequence[Any] = ()
         sources: list[Any] = []
         hosts: list[Tensor] = []
         streams = self._streams
@@ -104,10 +123,9 @@ class CopyQueue:
                     entry, leaves, self._device, self._staging.take
                 )
                 if indexes:
-                    rest = [(index, leaves[index]) for index in indexes]
-                    resident = [leaf for _, leaf in rest if self._has(leaf)]
-                    self._put_alone(rest, after, new, sources)
-                    alone = [new[i] for i, leaf in rest if not self._has(leaf)]
+                    alone, resident = self._put_alone(
+                        [(i, leaves[i]) for i in indexes], after, new, sources
+                    )
             finally:
                 # Also after an error: what was queued until then still reads.
                 ready = self._last = streams.record(self.stream)
@@ -117,32 +135,34 @@ class CopyQueue:
                         self.retained.append((ready, sources))
         return Queued(new, buffers, alone, resident, ready)
 
-    def _has(self, leaf: Any) -> bool:
-        """Tell whether a leaf is on the device already."""
-        return _device_of(leaf) == self._device
-
     def _put_alone(
         self,
         rest: Sequence[tuple[int, Any]],
         after: torch.Stream | None,
         new: list[Any],
         sources: list[Any],
-    ) -> None:
-        """Queue each leaf that is in no pack and not there already."""
+    ) -> tuple[list[Any], list[Any]]:
+        """Queue each leaf that is in no pack; give the new ones and those there."""
+        alone: list[Any] = []
+        resident: list[Any] = []
         waited = False
         for index, leaf in rest:
-            if self._has(leaf):
-                new[index] = leaf
-            elif isinstance(leaf, Tensor) and leaf.device.type == "cpu":
+            if _is_on_host(leaf):
                 new[index], source = self.stager.move(leaf, self.stream)
-                if source is not None:
-                    sources.append(source)
+            elif _device_of(leaf) == self._device:
+                new[index] = leaf
+                resident.append(leaf)
+                continue
             else:
                 if after is not None and not waited:
                     self._streams.record(after).wait(self.stream)
                     waited = True
-                sources.append(leaf)
+                source = leaf
                 (new[index],) = moved([leaf], self._device, non_blocking=True)
+            if source is not None:
+                sources.append(source)
+            alone.append(new[index])
+        return alone, resident
 
     def reap(self) -> None:
         """Let go of what copies have read that are done."""
@@ -174,6 +194,13 @@ def _check_openable(leaves: Sequence[Any], key_of: Callable[[object], str]) -> N
             )
         if leaf.__class__ is not Tensor:
             owned_tensors(key_of(leaf), leaf)
+
+
+def _is_on_host(leaf: Any) -> bool:
+    """Tell whether a leaf is a tensor on the host."""
+    if type(leaf) is Tensor:
+        return leaf.is_cpu
+    return isinstance(leaf, Tensor) and leaf.device.type == "cpu"
 
 
 def _reads_device(leaves: Sequence[Any], device: torch.device) -> bool:

@@ -16,6 +16,7 @@ __all__ = [
     "Placeholder",
     "Unresolved",
     "own_annotations",
+    "returned_by",
     "spell",
 ]
 
@@ -205,6 +206,19 @@ def own_annotations(cls: type) -> dict[str, object]:
         )
     found: Any = cls.__dict__.get("__annotations__")  # noqa: RUF063  # hot
     return found if type(found) is dict else {}  # `type` itself has a descriptor
+
+
+def returned_by(function: Any) -> object:
+    """Give the return annotation of a function; `Any` if it has none."""
+    if sys.version_info >= (3, 14):
+        import annotationlib  # noqa: PLC0415  # only there since 3.14
+
+        found: Any = annotationlib.get_annotations(
+            function, format=annotationlib.Format.FORWARDREF
+        )
+    else:
+        found = getattr(function, "__annotations__", None)
+    return found.get("return", Any) if type(found) is dict else Any
 
 
 _PREFIXES = re.compile(r"\b(?:[A-Za-z_][\w]*\.|<locals>\.)+(?=[A-Za-z_])")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tensorpack._nodes import (
     Adapted,
+    Cached,
     Choice,
     ClassPlan,
     Entries,
@@ -80,7 +81,7 @@ def _leaves(plan: ClassPlan, names: Names, *, keyed: bool) -> str:
         names.globals["stores"] = plan.stores
         test = "if not stores.issuperset(self.__dict__):"
         body += guarded(test, ["walk.extra(self, stores, at)"])
-    for field in plan.fields:
+    for field in (*plan.fields, *plan.cached):
         lines = _field_lines(field, names, keyed=keyed)
         if field.may_lack and lines:
             lines = guarded(f"if hasattr(self, {quoted(field.name)}):", lines)
@@ -97,8 +98,14 @@ def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[str]:
         case Reset(inner=inner):
             writer = _Leaves(names, "walk.aside", keyed)
             return writer.lines(inner, f"(x := {read})", "x", key)
-        case Shadowed() | Kept(guard=Guard.NOTHING):
+        case Shadowed() | Kept(guard=Guard.NOTHING) | Cached(inner=Kept()):
             return []
+        case Cached(inner=inner, slot=slot):
+            writer = _Leaves(names, "walk.cached", keyed)
+            stored = f"self.__dict__.get({quoted(field.name)})"
+            if slot is not None:
+                stored = f"kept({names.of(slot, f'slot_{field.name}')}, self)"
+            return writer.lines(inner, f"(x := {stored})", "x", key)
         case Kept():
             return writer.lines(field.node, read, read, key)
         case Choice() as node:
@@ -133,7 +140,7 @@ class _Leaves:
             case Choice(arms=arms):
                 assign = [] if read == x else [read[1:-1].replace(" := ", " = ", 1)]
                 return [*assign, *self._choice(arms, x, key)]
-            case Kept() | Reset() | Shadowed():
+            case Kept() | Reset() | Cached() | Shadowed():
                 return []
             case _:
                 body = [*self._checks(node, x, key), *self._found(node, x, key)]
@@ -200,7 +207,7 @@ class _Leaves:
                     read = f"({inner} := {x}.get({quoted(name)}))"
                     lines += self.lines(item, read, inner, key.literal(f"[{name!r}]"))
                 return lines
-            case Choice() | Kept() | Reset() | Shadowed():
+            case Choice() | Kept() | Reset() | Cached() | Shadowed():
                 return []
 
     def _choice(self, arms: tuple[Node, ...], x: str, key: Key) -> list[str]:

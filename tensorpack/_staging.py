@@ -106,22 +106,23 @@ class Stager:
         """
         if not _is_plain(leaf):
             return self._move_odd(leaf)
-        with torch.no_grad():
-            if leaf.is_pinned() and _is_dense(leaf):
-                # DMA reads the caller's own memory: it must live until then.
-                return leaf.to(self._device, non_blocking=True), leaf
-            if leaf.numel() == 0:
-                return leaf.to(self._device), None
-            source = leaf.resolve_conj().resolve_neg()
-            source = source if _is_dense(source) else source.clone()
+        dense = _is_dense(leaf)
+        if dense and leaf.is_pinned():
+            # DMA reads the caller's own memory: it must live until then.
+            return leaf.to(self._device, non_blocking=True), leaf
+        if leaf.numel() == 0:
+            return leaf.to(self._device), None
+        source = leaf if dense else leaf.resolve_conj().resolve_neg()
+        source = source if dense or _is_dense(source) else source.clone()
+        if source.nbytes >= _RING_FROM:
             new = torch.empty_like(source, device=self._device)
-            if source.nbytes < _RING_FROM:
-                staged = self._streams.pinned(source.nbytes, torch.uint8)
-                staged.copy_(_row(source))
-                _row(new).copy_(staged, non_blocking=True)
-            else:
-                self._through_ring(_row(source), _row(new), stream)
-        return new, None
+            self._through_ring(_row(source), _row(new), stream)
+            return new, None
+        staged = self._streams.pinned(source.numel(), source.dtype)
+        staged.copy_(source.as_strided(staged.shape, (1,)))
+        new = staged.to(self._device, non_blocking=True)
+        # In place, as no view of another: see Note [packed leaves].
+        return new.as_strided_(source.shape, source.stride()), None
 
     def _move_odd(self, leaf: Tensor) -> tuple[Tensor, Any]:
         """Move a leaf that only torch knows how to: sparse, a subclass, with grad."""
@@ -168,10 +169,10 @@ def _is_plain(leaf: Tensor) -> bool:
 
 def _is_dense(leaf: Tensor) -> bool:
     """Tell whether a leaf's items lie side by side, and mean what they say."""
-    return (
+    if leaf.is_conj() or leaf.is_neg():
+        return False
+    return leaf.is_contiguous() or bool(
         torch.ops.aten.is_non_overlapping_and_dense(leaf)
-        and not leaf.is_conj()
-        and not leaf.is_neg()
     )
 
 

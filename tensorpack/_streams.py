@@ -46,6 +46,9 @@ class Streams(Protocol):
     def capturing(self) -> Callable[[], bool]:
         """Tells whether the current stream of the calling thread is capturing."""
 
+    def is_capturing(self, stream: torch.Stream) -> bool:
+        """Tell whether a stream is capturing."""
+
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Give a row of items in pinned host memory."""
 
@@ -101,6 +104,10 @@ class _Accelerator:
                 stream_id=number, device_index=index, device_type=kind
             )
         return found
+
+    def is_capturing(self, stream: torch.Stream) -> bool:
+        with self.entered(stream):
+            return self.capturing()
 
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         # The memory outlives the caller's modes: a default device, inference mode.

@@ -7,6 +7,7 @@ import attrs
 from tensorpack._msgspec import is_struct, setter_of, struct_base
 from tensorpack._nodes import (
     Adapted,
+    Cached,
     Choice,
     ClassPlan,
     Entries,
@@ -112,7 +113,7 @@ def _field_lines(field: FieldPlan, plan: ClassPlan, names: Names) -> list[str]:
         before, after = f"object.__setattr__(new, {quoted(field.name)}, ", ")"
     read = f"self.{field.name}"
     match field.node:
-        case Shadowed():
+        case Shadowed() | Cached():
             return []
         case Kept() if is_struct(plan.cls):
             return []  # copied
@@ -188,7 +189,7 @@ def _there(node: Node, x: str, names: Names) -> _Expression:
         case Typed(items=named):
             twins = tuple(_member(n, t, x, names) for n, t in named if travels(t))
             return _Expression("{", (_Expression(f"**{x}"), *twins), "}", comma=True)
-        case Choice() | Kept() | Reset() | Shadowed():
+        case Choice() | Kept() | Reset() | Cached() | Shadowed():
             return _twin(node, x, names)
 
 

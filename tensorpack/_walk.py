@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 from torch import Tensor
+from torch.compiler import is_compiling
 
+from tensorpack import _lies
+from tensorpack._hidden import hidden_in
 from tensorpack._hosts import is_host_value
 from tensorpack._kinds import (
     BASE,
     Kind,
     a_class,
-    is_builtin,
     is_leaf_class,
     is_payload,
     items_of,
@@ -25,12 +27,11 @@ from tensorpack._kinds import (
 from tensorpack._lifetime import PLAN, adapter_of
 from tensorpack.errors import CycleError, LeafError
 
-__all__ = ["Entries", "Pair", "Walk", "pairs", "walk"]
+__all__ = ["Entries", "Pair", "Walk", "kept", "pairs", "walk"]
 
 Pair = tuple[str, Any]
 """The key of a leaf, and the leaf."""
 
-_CORRECT = "Correct the value, or the annotation."
 _PLAIN = {Tensor}
 
 
@@ -85,6 +86,11 @@ class Walk:
             self._aside._open = self._open
         return self._aside
 
+    @property
+    def cached(self) -> "Walk":
+        """The walk that collects what cached properties keep, among the others."""
+        return CachedWalk(self)
+
     def recordable(self) -> list[Any]:
         """List every leaf to record: those that travel, then the derived ones."""
         if self._aside is None:
@@ -106,13 +112,7 @@ class Walk:
         for leaf in self.recordable():
             # `isinstance` is asked last: a stand-in may only say that it is a tensor.
             if type(leaf) in bad and not isinstance(leaf, Tensor):
-                name = type(leaf).__name__
-                self._raise(
-                    leaf,
-                    self.key_of(leaf),
-                    "stands where a tensor is annotated",
-                    f"Annotate the field `{name}`." if is_payload(leaf) else _CORRECT,
-                )
+                self._raise(leaf, self.key_of(leaf), *_lies.no_leaf(leaf))
 
     def nested(self, value: Any, key: str) -> None:
         """Walk a payload by the plan of its own class."""
@@ -123,7 +123,7 @@ class Walk:
         if plan.hooked:
             self.hooked = True
         if id(value) in self._open:
-            self._raise_cycle(value, key)
+            return self._close(value, key)
         self._open.append(id(value))
         visit = cls.__tensorpack_keyed__ if self.keyed else cls.__tensorpack_leaves__
         visit(value, self, f"{key}." if key else "")
@@ -133,37 +133,16 @@ class Walk:
         """Raise for a value that is no payload, where one is declared."""
         if hasattr(type(value), PLAN) or hasattr(type(value), BASE):
             payload_plan(type(value), self._address(key) if key else "")
-        self._raise(
-            value,
-            key,
-            "stands where a payload is annotated",
-            _CORRECT
-            if is_builtin(value)
-            else f"Decorate `{type(value).__name__}` with `@payload`, or correct the "
-            "value or the annotation.",
-        )
+        self._raise(value, key, *_lies.no_payload(value))
 
     def adapted(self, value: object, key: str) -> None:
         """Walk a value through the adapter of its class."""
         adapter = adapter_of(type(value))
         if adapter is None:
-            self._raise(
-                value,
-                key,
-                "has no adapter, but its annotation has one",
-                _CORRECT
-                if is_builtin(value)
-                else f"Write a `LifetimeAdapter[{type(value).__name__}]`, or correct "
-                "the value or the annotation.",
-            )
+            self._raise(value, key, *_lies.no_adapter(value))
         for index, leaf in enumerate(adapter.leaves(value)):
             if not isinstance(leaf, Tensor):
-                self._raise(
-                    leaf,
-                    f"{key}[{index}]",
-                    f"is no tensor, but {adapter!r} lists it as a leaf",
-                    "List tensors only.",
-                )
+                self._raise(leaf, f"{key}[{index}]", *_lies.no_tensor(adapter))
             self._found(leaf, f"{key}[{index}]")
 
     def _found(self, leaf: object, key: str) -> None:
@@ -183,19 +162,12 @@ class Walk:
             case Kind.HOST:
                 return
             case Kind.UNKNOWN:
-                name = type(value).__name__
-                remedy = (
-                    f"Decorate `{name}` with `@payload`, write a "
-                    f"`LifetimeAdapter[{name}]`, or move it to a `HostOnly` field."
-                )
-                if is_builtin(value):
-                    remedy = "Move it to a `HostOnly` field."
-                self._raise(value, key, "has no lifetime support", remedy)
+                self._unsupported(value, key)
 
     def _dynamic_items(self, value: Any, key: str) -> None:
         """Walk the items of a container of any known class."""
         if id(value) in self._open:
-            self._raise_cycle(value, key)
+            return self._close(value, key)
         self._open.append(id(value))
         if isinstance(value, dict):
             self._check_names(value, key)
@@ -207,114 +179,121 @@ class Walk:
         """Raise for a leaf that is the key of a mapping."""
         for name in value:
             if not is_host_value(name):
-                self._raise(
-                    name,
-                    key,
-                    "is the key of a mapping, and keys stay on the host",
-                    "Use a host value as the key.",
-                )
+                self._raise(name, key, *_lies.key_of_mapping())
+
+    def _unsupported(self, value: object, key: str) -> None:
+        """Raise for a value of unknown class."""
+        in_field = "." in key or is_payload(self.value)
+        around = None if in_field else self.value
+        self._raise(value, key, *_lies.no_support(value, around))
+
+    def _close(self, value: object, key: str) -> None:
+        """Raise for a value that is met again inside itself."""
+        name = type(value).__qualname__
+        raise CycleError(cls=name, key=self._address(key) if key else name)
 
     def keep(self, value: object, key: str, types: tuple[type, ...]) -> None:
         """Check a value that no arm of a union with leaves has claimed."""
-        if type(value) in types or is_host_value(value):
-            return
-        add = "Add `Tensor` to the union, or correct the value."
-        remedy = add if isinstance(value, Tensor) else _CORRECT
-        self._raise(value, key, "belongs to no arm of the annotated union", remedy)
+        if type(value) not in types and not is_host_value(value):
+            self._raise(value, key, *_lies.no_arm(value))
 
     def struct(self, value: object, key: str) -> None:
         """Check a value of another class than the host struct that is annotated."""
         if not is_host_value(value):
-            holds = "stands where a struct of host values is annotated, and has others"
-            remedy = f"Annotate the field `{type(value).__name__}`, a payload."
-            self._raise(value, key, holds, remedy)
+            self._raise(value, key, *_lies.no_host_struct(value))
 
     def stray(self, value: object, key: str) -> Never:
         """Raise for a tensor where a host value is declared."""
-        self._raise(
-            value,
-            key,
-            "stands where a host value is annotated, so it would be neither moved nor "
-            "recorded",
-            "Annotate the field `Tensor`, or `HostOnly[Tensor]` if it never leaves the "
-            "host.",
-        )
+        self._raise(value, key, *_lies.stray())
 
     def host_only(self, value: object, key: str) -> None:
         """Raise for a tensor on a device where the value must stay on the host."""
         if isinstance(value, Tensor) and value.device.type not in ("cpu", "meta"):
-            self._raise(
-                value,
-                key,
-                f"stands in a `HostOnly` field but lives on `{value.device}`",
-                "Annotate the field `Tensor`, or mark it `Borrowed` if it is owned "
-                "and recorded elsewhere.",
-            )
+            self._raise(value, key, *_lies.host_only(value))
 
     def wrong(self, value: object, key: str, wanted: str) -> None:
         """Raise for a value that is no container of the annotated class."""
-        name, remedy = type(value).__name__, _CORRECT
-        if isinstance(value, Tensor):
-            remedy = (
-                f"Wrap the tensor in a `{wanted}`, or annotate the field "
-                f"`Tensor | {wanted}[...]`."
-            )
-        elif any(base.__name__ == wanted for base in type(value).__mro__):
-            remedy = (
-                f"Nobody can tell how to make another `{name}`: pass a plain "
-                f"`{wanted}`, or write a `LifetimeAdapter[{name}]`."
-            )
-        self._raise(value, key, f"stands where `{wanted}` is annotated", remedy)
+        self._raise(value, key, *_lies.wrong(value, wanted))
 
     def length(self, value: Sequence[object], key: str, length: int) -> None:
         """Raise for a tuple of another length than annotated."""
-        self._raise(
-            value,
-            key,
-            f"has {len(value)} item{'s' * (len(value) != 1)}, and its annotation says "
-            f"{length}",
-            "For a tuple of any length write `tuple[Tensor, ...]`."
-            if length == 1
-            else _CORRECT,
-        )
+        self._raise(value, key, *_lies.length(value, length))
 
     def unknown(
         self, value: Mapping[str, object], key: str, keys: frozenset[str]
     ) -> None:
         """Raise for keys that a typed dictionary does not declare."""
-        extra = [repr(name) for name in value if name not in keys]
-        self._raise(
-            value,
-            key,
-            f"has the key{'s' * (len(extra) > 1)} {', '.join(extra)}, which its "
-            "`TypedDict` does not declare",
-            "Declare them, or take them out."
-            if len(extra) > 1
-            else "Declare it, or take it out.",
-        )
+        names = [name for name in value if name not in keys]
+        self._raise(value, key, *_lies.unknown_keys(names))
 
     def extra(self, value: Any, stores: frozenset[str], at: str) -> None:
         """Raise for attributes of an instance that are no fields."""
         name = next(name for name in vars(value) if name not in stores)
-        self._raise(
-            vars(value)[name],
-            f"{at}{name}",
-            f"is an attribute of this `{type(value).__qualname__}` but no field, so it "
-            "would be lost",
-            f"Declare the field in the class: `{name}: ...`.",
-        )
+        said = _lies.no_field(type(value), name)
+        self._raise(vars(value)[name], f"{at}{name}", *said)
 
     def _address(self, key: str) -> str:
         """Put the name of the class before a key."""
         return f"{self.root}.{key}" if self.root else key
 
-    def _raise_cycle(self, value: object, key: str) -> Never:
-        name = type(value).__qualname__
-        raise CycleError(cls=name, key=self._address(key) if key else name)
-
     def _raise(self, value: object, key: str, problem: str, remedy: str) -> Never:
         fields = {"cls": self.root, "key": key, "found": a_class(type(value))}
         raise LeafError(**fields, problem=problem, remedy=remedy)
+
+
+def kept(slot: Any, owner: object) -> Any:
+    """Give what a slot holds, or None: to read the attribute could compute it."""
+    try:
+        return slot.__get__(owner)
+    except AttributeError:
+        return None
+
+
+class CachedWalk(Walk):
+    """Collects what a cached property keeps, beside the leaves of another walk.
+
+    It is never moved, so a value is held to less than in a field: an object that leads
+    back to its owner is fine, since that is walked already, and so is an object of
+    unknown class, as long as no tensor can be in it.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, outer: Walk) -> None:
+        super().__init__(outer.value, keyed=outer.keyed)
+        aside = outer.aside
+        self.leaves, self.add, self._open = aside.leaves, aside.add, aside._open
+
+    @property
+    def aside(self) -> Walk:
+        """The walk itself: nothing that it meets is moved."""
+        return self
+
+    @property
+    def cached(self) -> Walk:
+        """The walk itself."""
+        return self
+
+    def dynamic(self, value: Any, key: str) -> None:
+        """Walk a value by the types that are found in it."""
+        # Code that is traced moves leaves and records none, and cannot search.
+        if not is_compiling():
+            super().dynamic(value, key)
+
+    def _close(self, value: object, key: str) -> None:
+        """Let a value be that is being walked."""
+
+    def _check_names(self, value: dict[object, object], key: str) -> None:
+        """Raise for the key of a mapping that has or may have a tensor inside."""
+        for name in value:
+            if not is_host_value(name) and hidden_in(name, self._open) is not None:
+                self._raise(name, key, *_lies.key_of_mapping())
+
+    def _unsupported(self, value: object, key: str) -> None:
+        """Raise for a value that has or may have a tensor inside."""
+        culprit = hidden_in(value, self._open)
+        if culprit is not None:
+            self._raise(value, key, *_lies.hidden(value, culprit))
 
 
 def walk(value: Any) -> Walk:

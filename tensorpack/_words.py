@@ -55,6 +55,7 @@ _TAKEN = frozenset(
         "sequences",
         "mappings",
         "like",
+        "kept",
         "is_payload",
         "leaves",
         "rebuild",

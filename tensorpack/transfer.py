@@ -11,7 +11,7 @@ handoff is done.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -139,7 +139,7 @@ class CopyStream:
         value_, found = prepared(value if keys is None else entries_of(value, keys))
         if self._streams is None:
             new = copied(found.leaves, self.device)
-            self._count(new, new)
+            self.counters.add(new, (), new)
             twin = rebuild(value_, new)
             return Handoff(twin if keys is None else merged(value, twin), self._polls)
         handoff = self._start_queued(value_, found, after, self._streams)
@@ -158,35 +158,22 @@ class CopyStream:
             raise CaptureError(call="start", stream="current")
         if queue.retained:
             queue.reap()
-        if len(flights.open) >= flights.limit:
-            flights.make_room()
-            self.counters.blocked = flights.blocked
-        if len(set(map(id, leaves))) == len(leaves):
+        flight = flights.enter()
+        self.counters.blocked = flights.blocked
+        try:
             queued = queue.put(leaves, found.key_of, after)
-            new = queued.leaves
-        else:
-            # One object in two fields stays one object.
-            unique = {id(leaf): leaf for leaf in leaves}
-            queued = queue.put(list(unique.values()), found.key_of, after)
-            by_id = dict(zip(unique, queued.leaves, strict=True))
-            new = [by_id[id(leaf)] for leaf in leaves]
-        handoff = Handoff(rebuild(value, new), self._polls, self._hand_out, queued)
-        if queued.resident:
-            # The consumer waits for what writes them; the copy stream need not.
-            producer = streams.current() if after is None else after
-            handoff.events.append(streams.record(producer))
-        handoff.flight = flights.add(queued.ready, handoff)
-        self._count(leaves, (*queued.buffers, *queued.alone))
+            twin = rebuild(value, queued.leaves)
+            handoff = Handoff(twin, self._polls, self._hand_out, queued, flight)
+            if queued.resident:
+                # The consumer waits for what writes them; the copy stream need not.
+                producer = streams.current() if after is None else after
+                handoff.events.append(streams.record(producer))
+        except BaseException:
+            flights.leave(flight)
+            raise
+        flight.set_off(queued.ready, handoff)
+        self.counters.add(leaves, queued.buffers, queued.alone)
         return handoff
-
-    def _count(self, leaves: Sequence[Any], blocks: Sequence[Any]) -> None:
-        """Add a transfer that has been queued to the counters."""
-        counters = self.counters
-        counters.payloads += 1
-        counters.leaves += len(leaves)
-        counters.copies += len(blocks)
-        for block in blocks:
-            counters.bytes += _bytes_of(block)
 
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
         """Pay both debts to a consumer: order first, then device lifetime."""
@@ -201,13 +188,19 @@ class CopyStream:
                 problem="the current stream is the copy stream, which consumes nothing",
                 remedy="Leave `with copies.stream`, or pass the consumer stream.",
             )
-        with streams.entered(consumer):
-            if streams.capturing():
-                raise CaptureError(call="wait", stream="consumer")
+        # A stream that captures is the current one, or has joined its capture. So the
+        # consumer, which takes longer to ask, is asked only then.
+        if streams.capturing() and streams.is_capturing(consumer):
+            raise CaptureError(call="wait", stream="consumer")
+        try:
+            for event in handoff.events:
+                event.wait(consumer)
+        except RuntimeError:  # another thread captures it
+            if streams.is_capturing(consumer):
+                raise CaptureError(call="wait", stream="consumer") from None
+            raise
         if handoff.flight is not None:
             self._flights.hand_out(handoff.flight, consumer, key)
-        for event in handoff.events:
-            event.wait(consumer)
         # A consumer that is the copy stream itself needs no record of its own blocks.
         self.counters.records += record_handoff(handoff, consumer, own=key == self._id)
 
@@ -244,9 +237,8 @@ class CopyStream:
             after = self._streams.current()
         else:
             self._check_device(after)
-            with self._streams.entered(after):
-                if self._streams.capturing():
-                    raise CaptureError(call="fetch", stream="producer")
+            if self._streams.is_capturing(after):
+                raise CaptureError(call="fetch", stream="producer")
         return Fetch(value, *self._fetcher.fetch(found, after))
 
     def warm(self, nbytes: int) -> None:
@@ -306,6 +298,11 @@ class CopyStream:
         self._closed = True
         self._polls.close()
 
+    def __repr__(self) -> str:
+        """Say where to, and how much is on its way."""
+        state = "closed" if self._closed else f"in_flight={self.in_flight}"
+        return f"CopyStream({str(self.device)!r}, {state})"
+
     def __enter__(self) -> Self:
         """Give the copy stream itself; leaving closes it."""
         return self
@@ -337,11 +334,3 @@ class CopyStream:
                 remedy=f"Pass a stream of `{self.device}`.",
             )
         self._checked.add(found)
-
-
-def _bytes_of(leaf: Any) -> int:
-    """Count the bytes of a leaf's numbers; 0 where it does not tell them."""
-    try:
-        return int(leaf.nbytes)
-    except (AttributeError, RuntimeError):  # of a sparse tensor nobody can say
-        return 0

@@ -1,12 +1,16 @@
 """`python -m tensorpack check`: what it finds in modules, and its exit codes."""
 
+import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tensorpack import LifetimeError, clone, tensors
 from tensorpack._cli import main
+from tensorpack._refusals import collected
 
 GOOD = """
 from torch import Tensor
@@ -29,6 +33,48 @@ from tensorpack import payload
 class Broken:
     callback: object
     rest: list
+"""
+MANY = """
+import dataclasses, enum
+from torch import Tensor
+from tensorpack import Payload, payload
+
+@payload
+class First(Payload):
+    bad: object
+    ids: Tensor
+
+FIRST = First(bad=1, ids=None)
+
+@payload
+class Child(First):
+    bad_too: list
+
+@payload
+class Quiet(First):
+    more: Tensor
+
+@payload
+class Around:
+    first: First
+
+@payload
+class Twice:
+    ids: Tensor
+
+    def to_device(self, device):
+        return self
+
+@payload
+@dataclasses.dataclass
+class Data:
+    bad: dict
+"""
+ADAPTER = """
+from tensorpack import LifetimeAdapter
+
+class Empty(LifetimeAdapter[range]):
+    pass
 """
 TWINS = """
 from torch import Tensor
@@ -98,18 +144,94 @@ def test_check_reports_each_refusal_in_full(
     assert printed.endswith("4 modules, 2 payloads, 2 refusals, 0 not imported\n")
 
 
-def test_check_reports_a_refusal_once_for_all_it_stops(
+def test_check_reports_every_refusal_of_a_module(
     package: Package, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A module that imports the refused one is stopped by the same refusal."""
-    package(bad=BAD, user="from checked.bad import Broken\n")
+    """A module goes on after a refusal: it used to end at its first one."""
+    package(many=MANY)
+
+    code = main(["check", "checked"])
+
+    printed = capsys.readouterr().out
+    refused = [
+        line.partition(":")[0] for line in printed.splitlines() if ".bad" in line
+    ]
+    assert 1 == code
+    assert ["`First.bad`", "`Child.bad_too`", "`Data.bad`"] == refused
+    assert 4 == printed.count("`checked.many`: refused.\n")
+    assert "`Twice`: its body defines `to_device`" in printed
+    assert "`checked.many:Around`: 1 field travel, 0 stay.\n" in printed
+    assert printed.endswith("2 modules, 1 payload, 4 refusals, 0 not imported\n")
+
+
+def test_check_reports_a_refusal_once_for_all_that_use_it(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A module that imports the refused class is checked as any other."""
+    package(bad=BAD, user=f"from checked.bad import Broken\n{GOOD}")
+
+    main(["check", "checked.user", "checked"])
+
+    printed = capsys.readouterr().out
+    assert 1 == printed.count("Broken.callback")
+    assert "`checked.bad`: refused.\n" in printed
+    assert printed.endswith("3 modules, 2 payloads, 1 refusal, 0 not imported\n")
+
+
+def test_check_reports_a_refusal_that_stops_imports(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refused class that is used, or an adapter, ends the import that it is in."""
+    package(adapter=ADAPTER, use=f"{BAD}\nBroken(1, []).to_device('meta')\n{GOOD}")
 
     main(["check", "checked"])
 
     printed = capsys.readouterr().out
-    assert 1 == printed.count("Broken.callback")
-    assert "The same stops the import of `checked.user`.\n" in printed
-    assert printed.endswith("3 modules, 0 payloads, 1 refusal, 0 not imported\n")
+    assert "`checked.adapter`: refused.\n`Empty`: an adapter needs" in printed
+    assert "The same stops the import of `checked.use`.\n" in printed
+    assert (
+        "What follows the refusal in `checked.adapter`, `checked.use` is not checked "
+        "yet.\n"
+    ) in printed
+    assert printed.endswith("3 modules, 0 payloads, 2 refusals, 0 not imported\n")
+
+
+def test_refused_class_of_a_check_raises_at_every_use(package: Package) -> None:
+    """Whoever imports it afterwards gets its refusal, not half a payload."""
+    package(bad=BAD)
+    main(["check", "checked.bad"])
+    broken = importlib.import_module("checked.bad").Broken(1, [])
+
+    for use in (
+        lambda: broken.to_device("meta"),
+        lambda: broken.record_stream(object()),
+        lambda: clone([broken]),
+        lambda: list(tensors(broken)),
+    ):
+        with pytest.raises(LifetimeError, match=r"`Broken\.callback`"):
+            use()
+
+
+def test_imports_raise_as_ever(package: Package) -> None:
+    """Refusals are collected by `check` alone, and in its own thread."""
+    package(bad=BAD)
+    raised: list[BaseException] = []
+
+    def import_it() -> None:
+        try:
+            importlib.import_module("checked.bad")
+        except LifetimeError as error:
+            raised.append(error)
+
+    with collected() as found:
+        thread = threading.Thread(target=import_it)
+        thread.start()
+        thread.join()
+    with pytest.raises(LifetimeError):
+        importlib.import_module("checked.bad")
+
+    assert 1 == len(raised)
+    assert [] == found
 
 
 @pytest.mark.parametrize(

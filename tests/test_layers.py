@@ -51,7 +51,9 @@ CORE: dict[str, set[str]] = {
     "_source": {"_nodes", "_twins", "_words"},
     "_compile": set(),
     "_kinds": {"errors", "_lifetime", "_resolve", "_hosts", "_structs", "adapters"},
-    "_walk": {"errors", "_lifetime", "_hosts", "_kinds"},
+    "_lies": {"_hosts", "_kinds"},
+    "_hidden": {"_hosts"},
+    "_walk": {"errors", "_lifetime", "_hosts", "_kinds", "_lies", "_hidden"},
     "_build": {"errors", "_lifetime", "_kinds", "_walk"},
     "_streams": {"errors"},
     "_opened": {"errors"},
@@ -59,6 +61,7 @@ CORE: dict[str, set[str]] = {
     "_repr": set(),
     "_functions": {"errors", "_kinds", "_msgspec", "_walk", "_build", "_move"},
     "_tracing": set(),
+    "_refusals": {"errors"},
     "_install": {"_build", "_compile", "_lifetime", "_nodes", "_source"},
 }
 ALLOWED: dict[str, set[str]] = {

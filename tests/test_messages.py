@@ -10,6 +10,7 @@ import ast
 import collections
 import dataclasses
 import enum
+import functools
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 import attrs
+import numpy as np
 import pytest
 import torch
 from subjects import Opaque
@@ -26,6 +28,7 @@ import tensorpack
 from tensorpack import (
     Borrowed,
     CaptureError,
+    CopyStream,
     Derived,
     Dynamic,
     HandoffError,
@@ -63,6 +66,27 @@ class Shouting:
 
 class Speaker(Protocol):
     ids: Tensor
+
+
+class Around:
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+
+@payload
+class Lazy:
+    ids: Tensor
+    value: HostOnly[object]
+
+    @functools.cached_property
+    def found(self) -> object:
+        return self.value
+
+    @classmethod
+    def keeping(cls, value: object) -> "Lazy":
+        lazy = cls(ONE, value)
+        lazy.found  # noqa: B018  # fills the cache
+        return lazy
 
 
 class NoClone:
@@ -721,6 +745,15 @@ LIES: list[tuple[Any, object, str]] = [
         ),
     ),
     (
+        list[Tensor],
+        [np.ones(1)],
+        (
+            "`Batch.field[0]`: a `ndarray` stands where a tensor is annotated. Pass "
+            "`torch.from_numpy(array)`, or annotate the field `np.ndarray` if it stays "
+            "on the host."
+        ),
+    ),
+    (
         int,
         ONE,
         (
@@ -901,6 +934,51 @@ LIES: list[tuple[Any, object, str]] = [
 def test_value_that_lies(annotation: Any, value: object, text: str) -> None:
     """A wrong value says where it stands, what it is, and what was declared."""
     assert text == message(lambda: define(annotation)(value).to_device(META))
+
+
+IN_CACHE: list[tuple[object, str]] = [
+    (
+        Around(ONE),
+        (
+            "`Lazy.found`: an `Around` has no lifetime support, and holds a `Tensor`. "
+            "Decorate `Around` with `@payload`, write a `LifetimeAdapter[Around]`, or "
+            "annotate the property `-> HostOnly[...]` if it never holds device memory, "
+            "or `-> Borrowed[...]` if that is owned and recorded elsewhere."
+        ),
+    ),
+    (
+        [Around(ONE.untyped_storage())],
+        (
+            "`Lazy.found[0]`: an `Around` has no lifetime support, and nobody can see "
+            "whether an `UntypedStorage` in it holds a tensor. Decorate `Around` with "
+            "`@payload`, write a `LifetimeAdapter[Around]`, or annotate the property "
+            "`-> HostOnly[...]` if it never holds device memory, or `-> Borrowed[...]` "
+            "if that is owned and recorded elsewhere."
+        ),
+    ),
+    (
+        ONE.sum,
+        (
+            "`Lazy.found`: a `builtin_function_or_method` has no lifetime support, and "
+            "holds a `Tensor`. Annotate the property `-> HostOnly[...]` if it never "
+            "holds device memory, or `-> Borrowed[...]` if that is owned and recorded "
+            "elsewhere."
+        ),
+    ),
+    (
+        {Around(ONE): 1},
+        (
+            "`Lazy.found`: an `Around` is the key of a mapping, and keys stay on the "
+            "host. Use a host value as the key."
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), IN_CACHE, ids=range(len(IN_CACHE)))
+def test_value_in_a_cached_property(value: object, text: str) -> None:
+    """What could hold a tensor is named, with the marks that take it out."""
+    assert text == message(lambda: Lazy.keeping(value).to_device(META))
 
 
 def loose() -> Loose:
@@ -1128,6 +1206,7 @@ def test_no_message_is_sloppy() -> None:
     """Every message ends with a full stop, begs for nothing, and closes its quotes."""
     texts = [text for _, text in (*REFUSED, *LOST, *DEFINITIONS, *USES)]
     texts += [text for _, _, text in LIES]
+    texts += [text for _, text in IN_CACHE]
 
     for text in texts:
         assert text.endswith("."), text
@@ -1142,6 +1221,40 @@ def test_errors_are_of_the_class_that_fits() -> None:
         define(Any)
     with pytest.raises(LifetimeError):
         define(Any)
+
+
+OUTSIDE_OF_FIELDS: list[tuple[Any, str]] = [
+    (
+        {"k": Bare()},
+        (
+            "`['k']`: a `Bare` has no lifetime support. Decorate `Bare` with "
+            "`@payload`, write a `LifetimeAdapter[Bare]`, or pass only the entries "
+            "that travel: `keys=` names them."
+        ),
+    ),
+    (
+        {"k": [object()]},
+        (
+            "`['k'][0]`: an `object` has no lifetime support. Pass only the entries "
+            "that travel: `keys=` names them."
+        ),
+    ),
+    (
+        [Bare()],
+        (
+            "`[0]`: a `Bare` has no lifetime support. Decorate `Bare` with `@payload`, "
+            "write a `LifetimeAdapter[Bare]`, or leave it out."
+        ),
+    ),
+    ((1, object()), "`[1]`: an `object` has no lifetime support. Leave it out."),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), OUTSIDE_OF_FIELDS)
+def test_value_outside_of_any_field(value: Any, text: str) -> None:
+    """The way out is one that there is: no field can be marked."""
+    assert text == message(lambda: to_device(value, "meta"))
+    assert text == message(lambda: CopyStream("cpu").start(value))
 
 
 # Completeness: what the sources can say is what the tests have read.

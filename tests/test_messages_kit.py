@@ -158,6 +158,14 @@ def not_moved() -> None:
         log.assert_handed_over({"ids": torch.ones(2)}, torch.cuda.Stream())
 
 
+def waits_out_of_a_capture() -> None:
+    with recorded_streams() as log:
+        captured, event = torch.cuda.Stream(), torch.cuda.Event()
+        event.record(torch.cuda.Stream())
+        with log.capturing(captured):
+            event.wait(captured)
+
+
 def recorded(act: Callable[[], object]) -> Callable[[], None]:
     """Let an action run on a recorded machine."""
 
@@ -194,6 +202,10 @@ MACHINE: list[tuple[Callable[[], object], str]] = [
             "test holds. Leave the `held` block first, or find out why the code "
             "synchronizes."
         ),
+    ),
+    (
+        waits_out_of_a_capture,
+        "CUDA error: dependency created on uncaptured work in another stream",
     ),
     (
         not_moved,

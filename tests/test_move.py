@@ -17,6 +17,7 @@ from tensorpack import (
     HostOnly,
     LeafError,
     Payload,
+    clone,
     payload,
     record_stream,
     tensors,
@@ -203,7 +204,7 @@ class TestIdentity:
         assert twin.ids is twin.many[0]
 
     def test_one_container_in_two_fields_gives_the_same_leaves(self) -> None:
-        """A leaf that is reached on two ways is moved once."""
+        """A leaf that is reached on two ways is moved once; what holds it is split."""
 
         @payload
         class Pair(Payload):
@@ -213,10 +214,12 @@ class TestIdentity:
             two: Batch
 
         many, batch = [torch.ones(1)], Batch(torch.ones(2))
-        twin = Pair(many, many, batch, batch).to_device(META)
-
-        assert twin.left[0] is twin.right[0]
-        assert twin.one.ids is twin.two.ids
+        pair = Pair(many, many, batch, batch)
+        for twin in (pair.to_device(META), clone(pair)):
+            assert twin.left is not twin.right
+            assert twin.left[0] is twin.right[0]
+            assert twin.one is not twin.two
+            assert twin.one.ids is twin.two.ids
 
     def test_each_object_is_recorded_once(self) -> None:
         """However often it stands there."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tensorpack import _pack
 from tensorpack._pack import Packer
 
 HOST = torch.device("cpu")
@@ -222,6 +223,76 @@ def test_functions_tell_strides_apart() -> None:
     for _ in range(4):
         for sources in (plain, turned):
             check(sources, packed(packer, sources, Memory()))
+
+
+class OwnTensor(Tensor):
+    """A subclass that adds nothing."""
+
+
+CHANGES: dict[str, Any] = {
+    "shape": lambda x: x.view(3, 2),
+    "dimensions": lambda x: x.view(6),
+    "dtype": lambda x: x.real,
+    "strides": lambda x: x.t().contiguous().t(),
+    "every other": lambda x: x.repeat(1, 2)[:, ::2],
+    "class": lambda x: x.as_subclass(OwnTensor),
+    "gradient": lambda x: x.clone().requires_grad_(),
+    "conjugate": lambda x: x.conj(),
+    "sparse": lambda x: x.to_sparse(),
+    "meta": lambda x: x.to("meta"),
+    "no tensor": lambda _: object(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
+def test_guard_of_a_layout_knows_what_decides_it(change: Any) -> None:
+    """Leaves that differ in anything from those of a layout do not pass its guard."""
+    packer = Packer(BELOW)
+    first = torch.arange(6).view(2, 3).to(torch.complex64)
+    rest = [torch.arange(4), torch.ones(2, 2)]
+    for _ in range(4):
+        packed(packer, [first, *rest], Memory())
+    known = packer.find([first, *rest])
+
+    assert known.fits(first.clone(), *rest)
+    assert not known.fits(change(first), *rest)
+
+
+def test_guards_are_asked_before_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layouts that were met last are found without a key, in any mode."""
+    packer = Packer(BELOW)
+    layouts = [[torch.ones(n), torch.ones(2)] for n in (3, 4, 5)]
+    for leaves in layouts * 4:
+        check(leaves, packed(packer, leaves, Memory()))
+    monkeypatch.setattr(packer, "_find_by_key", None)
+    for leaves in layouts * 2:
+        check(leaves, packed(packer, leaves, Memory()))
+
+
+def test_guards_come_to_an_end() -> None:
+    """Leaves that change between two modes are found by key, and cost no guard each."""
+    packer = Packer(BELOW)
+    plain = [torch.ones(3), torch.ones(2)]
+    with torch.inference_mode():
+        other = [torch.ones(3), torch.ones(2)]
+    for _ in range(20):
+        for leaves in (plain, other):
+            new = packed(packer, leaves, Memory())
+
+            assert all(map(same_bytes, leaves, new))
+    assert 0 == packer.find(plain).guards_left
+
+
+def test_layouts_travel_without_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that has no guards does all by keys."""
+    monkeypatch.setattr(_pack, "_Guard", None)
+    packer = Packer(BELOW)
+    sources = [torch.arange(6).view(2, 3), torch.ones(2)]
+    for _ in range(4):
+        check(sources, packed(packer, sources, Memory()))
+
+    assert {} == packer._recent
+    assert packer.find(sources).move is not None
 
 
 def test_packing_does_not_break_a_later_backward() -> None:

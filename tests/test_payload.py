@@ -808,6 +808,7 @@ class TestPrepare:
         twin = Pair(1, lazy, lazy).to_device(META)
 
         assert ["prepare"] == log
+        assert twin.left is not twin.right
         assert twin.left.ids is twin.right.ids  # type: ignore[attr-defined]
 
     def test_inherited_hook_counts(self) -> None:

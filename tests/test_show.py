@@ -9,6 +9,7 @@ import pytest
 from tensorpack._cli import main, tables
 
 MODULE = """
+import functools
 from torch import Tensor
 from tensorpack import HostOnly, Payload, payload
 
@@ -23,6 +24,12 @@ class Batch(Payload):
     images: list[Tensor] | None = None
     size: int = 1
     owner: HostOnly[object] = None
+
+    @functools.cached_property
+    def total(self) -> Tensor: ...
+
+    @functools.cached_property
+    def count(self) -> int: ...
 
     @payload
     class Part(Payload):
@@ -62,7 +69,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_show_prints_each_field_with_its_role(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A line of the table holds a field, its annotation, its role and why."""
+    """A line of the table holds a field or cached property, its role and why."""
     code = main(["show", "shown_good:Batch"])
 
     lines = capsys.readouterr().out.splitlines()
@@ -72,6 +79,8 @@ def test_show_prints_each_field_with_its_role(
         ("images", "list[Tensor] | None", "leaves", "a tensor"),
         ("size", "int", "host", "a host type"),
         ("owner", "HostOnly[object]", "host only", "marked `HostOnly`"),
+        ("total", "Tensor", "cached", "a cached property: walked at run time"),
+        ("count", "int", "host", "a cached property: a host type"),
     ):
         assert any(all(c in line for c in cells) for line in lines), cells
 

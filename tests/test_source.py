@@ -5,6 +5,7 @@
 
 import collections
 import dataclasses
+import functools
 import inspect
 import linecache
 import subprocess
@@ -97,6 +98,31 @@ class Cached(Payload):
     mask: Derived[Tensor | None] = None
     masks: Derived[list[Tensor]] = dataclasses.field(default_factory=list)
 
+    @functools.cached_property
+    def total(self) -> Tensor:
+        """Look for it in the `__dict__`, where it is once it is computed."""
+        return self.ids.sum()
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Leave it alone: a host type."""
+        return self.ids.numel()
+
+
+@payload
+class InSlots(Payload):
+    """Cached properties that attrs keeps in slots, of which one has marked parts."""
+
+    ids: Tensor
+
+    @functools.cached_property
+    def total(self) -> Tensor:
+        return self.ids.sum()
+
+    @functools.cached_property
+    def parts(self) -> tuple[Tensor, Borrowed[Tensor], HostOnly[object]]:
+        return self.ids, self.ids, None
+
 
 class Point(NamedTuple):
     x: Tensor
@@ -136,7 +162,15 @@ class Odd(Payload):
     points: list[Point]
 
 
-CLASSES: tuple[Any, ...] = (Sampling, Forward, Choices, Frozen, Cached, Odd)
+CLASSES: tuple[Any, ...] = (
+    Sampling,
+    Forward,
+    Choices,
+    Frozen,
+    Cached,
+    InSlots,
+    Odd,
+)
 
 
 def golden() -> dict[str, str]:

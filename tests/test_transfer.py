@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -454,6 +455,45 @@ def test_start_blocks_at_the_limit_until_the_oldest_is_past(
     assert copies.in_flight <= 2
 
 
+def test_threads_that_race_stay_within_the_limit(
+    log: Log, forward: torch.Stream
+) -> None:
+    """Room is found and taken in one step, however many threads ask for it."""
+    copies = CopyStream("cuda", max_in_flight=2)
+    seen: list[int] = []
+
+    def start_many() -> None:
+        for _ in range(30):
+            handoff = copies.start(small())
+            seen.append(copies.in_flight)
+            handoff.take(forward)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=start_many) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert 180 == len(seen)
+    assert max(seen) <= 2
+
+
+def test_start_that_fails_gives_its_place_back(log: Log, forward: torch.Stream) -> None:
+    """What could not be started is not in flight."""
+    copies = CopyStream("cuda", max_in_flight=1)
+    for _ in range(3):
+        with pytest.raises(LeafError, match="meta"):
+            copies.start(torch.ones(2, device="meta"))
+
+    assert 0 == copies.in_flight
+    log.assert_handed_over(copies.start(small()).wait(forward), forward)
+
+
 def test_start_at_the_limit_raises_where_nobody_takes(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -569,6 +609,28 @@ def test_fetch_is_not_done_before_its_copies_are(
 def test_fetch_of_host_leaves_gives_them_as_they_are(copies: CopyStream) -> None:
     """There is nothing to wait for."""
     assert_equal(mixed(), copies.fetch(mixed()).result())
+
+
+def test_reprs_tell_the_state_and_read_nothing(
+    log: Log, copies: CopyStream, forward: torch.Stream
+) -> None:
+    """What a debugger shows neither waits for a copy nor asks an event."""
+    first, second = copies.start(small()), copies.start({"ids": torch.ones(2)})
+    before = len(log)
+
+    assert "CopyStream('cuda:0', in_flight=2)" == repr(copies)
+    assert "Handoff(Inputs)" == repr(first)
+    assert "Handoff(dict)" == repr(second)
+    assert before == len(log)
+
+    inputs = first.take(forward)
+    with CopyStream("cuda") as other:
+        pass
+
+    assert "Handoff(taken)" == repr(first)
+    assert "Fetch(Inputs)" == repr(copies.fetch(inputs))
+    assert "CopyStream('cuda:0', closed)" == repr(other)
+    assert "CopyStream('cpu', in_flight=0)" == repr(CopyStream("cpu"))
 
 
 # Refusals.
@@ -775,6 +837,27 @@ def test_fetch_is_a_snapshot(copies: CopyStream) -> None:
         assert {"a": 1.0, "b": 2.0, "step": 1} == {
             key: float(value) for key, value in fetched.result().items()
         }
+
+
+def test_await_is_not_held_up_by_a_slower_one() -> None:
+    """A result can be had while another task waits for a copy that is held."""
+    with recorded_streams() as log, CopyStream("cuda") as copies:
+        forward = torch.cuda.Stream()
+        first = copies.start(small()).wait(forward)
+
+        async def agent() -> bool:
+            with log.held(copies.stream):
+                waiter = asyncio.ensure_future(copies.start(small()))
+                await asyncio.sleep(0.05)
+                with log.held(forward):
+                    fetched = asyncio.ensure_future(copies.fetch(first, after=forward))
+                    await asyncio.sleep(0.05)
+                await asyncio.wait_for(fetched, 5)
+                pending = not waiter.done()
+            await waiter
+            return pending
+
+        assert asyncio.run(agent())
 
 
 def test_room_lets_other_tasks_run_behind_two_consumers() -> None:

@@ -32,12 +32,14 @@ class _Demo:
     """The demo, whose package is imported only to run it: it needs all of torch."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        from tensorpack._cli.arguments import positive  # noqa: PLC0415 - the same
+
         parser.add_argument(
             "--device", help="where the model runs (default: the accelerator, or cpu)"
         )
         parser.add_argument(
             "--steps",
-            type=_positive,
+            type=positive,
             default=100,
             metavar="N",
             help="number of forward steps (default: 100)",
@@ -54,14 +56,6 @@ class _Demo:
         from tensorpack._cli import demo  # noqa: PLC0415 - see the class
 
         return demo.run(args.device, args.steps, args.prompt)
-
-
-def _positive(text: str) -> int:
-    """Read a number of steps."""
-    if not text.isdecimal() or int(text) < 1:
-        msg = f"`{text}` is no whole number of at least 1"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
 
 
 def _command(name: str) -> Command:

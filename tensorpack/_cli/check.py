@@ -3,14 +3,15 @@
 import argparse
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 import attrs
 
 from tensorpack._lifetime import PLAN
 from tensorpack._nodes import ClassPlan
-from tensorpack.errors import TensorpackError
+from tensorpack._refusals import Refused, collected
+from tensorpack.errors import LifetimeError, Refusal, TensorpackError
 
 __all__ = ["add_arguments", "run"]
 
@@ -22,13 +23,18 @@ class Findings:
     Attributes:
         modules: names that were tried, in that order.
         payloads: the payload classes, each once.
-        refusals: text of each refusal, after it the modules whose import it stopped.
+        refused: the classes that are refused.
+        refusals: text of each refusal, after it the module where it stands, and those
+            whose import it stopped.
+        stopped: modules whose import a refusal stopped, and its text.
         failures: modules that could not be imported for another reason, and why.
     """
 
     modules: list[str] = attrs.field(factory=list)
     payloads: dict[type, ClassPlan] = attrs.field(factory=dict)
+    refused: list[Refused] = attrs.field(factory=list)
     refusals: dict[str, list[str]] = attrs.field(factory=dict)
+    stopped: dict[str, str] = attrs.field(factory=dict)
     failures: dict[str, str] = attrs.field(factory=dict)
 
 
@@ -65,10 +71,14 @@ def _visit(name: str, findings: Findings) -> None:
     if name in findings.modules:
         return
     findings.modules.append(name)
-    module = _import(name, findings)
+    with collected() as refused:
+        module = _import(name, findings)
+    _note(refused, name, findings)
     if module is None:
         return
-    findings.payloads.update(_payloads(module))
+    stand_ins = {id(each.cls) for each in findings.refused}
+    found = _payloads(module)
+    findings.payloads.update((c, p) for c, p in found if id(c) not in stand_ins)
     for inside in pkgutil.iter_modules(getattr(module, "__path__", ())):
         # Importing a `__main__` would run the program.
         if inside.name != "__main__":
@@ -80,7 +90,8 @@ def _import(name: str, findings: Findings) -> ModuleType | None:
     try:
         return importlib.import_module(name)
     except TensorpackError as error:
-        findings.refusals.setdefault(str(error), []).append(name)
+        # Not of a class, which is collected: of an adapter, or of the use of a payload.
+        findings.stopped[name] = str(error)
     except ModuleNotFoundError as error:
         if f"{name}.".startswith(f"{error.name}."):
             findings.failures[name] = f"there is no module `{error.name}`"
@@ -89,6 +100,33 @@ def _import(name: str, findings: Findings) -> ModuleType | None:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is reported, in full
         findings.failures[name] = f"{type(error).__name__}: {error}"
     return None
+
+
+def _note(refused: Sequence[Refused], name: str, findings: Findings) -> None:
+    """Note the refusals that an import has met, each where its class is defined."""
+    for each in refused:
+        text = _own_text(each, findings.refused)
+        findings.refused.append(each)
+        if text:
+            # A class of another project is refused where it is adopted.
+            module = str(getattr(each.cls, "__module__", name))
+            where = module if _root(module) == _root(name) else name
+            findings.refusals.setdefault(text, []).append(where)
+    if name in findings.stopped:
+        findings.refusals.setdefault(findings.stopped[name], []).append(name)
+
+
+def _own_text(refused: Refused, before: Sequence[Refused]) -> str:
+    """Give the text of a refusal, without what is said of the class's bases."""
+    error, cls = refused.error, refused.cls
+    if not isinstance(error, LifetimeError) or not isinstance(cls, type):
+        return str(error)
+    said: set[Refusal] = set()
+    for each in before:
+        if isinstance(each.cls, type) and issubclass(cls, each.cls):
+            said.update(getattr(each.error, "refusals", ()))
+    own = [refusal for refusal in error.refusals if refusal not in said]
+    return str(LifetimeError(cls=error.cls, refusals=own)) if own else ""
 
 
 def _payloads(module: ModuleType) -> Iterator[tuple[type, ClassPlan]]:
@@ -138,8 +176,9 @@ def _print_problems(findings: Findings) -> None:
         print()
     for name, reason in findings.failures.items():
         print(f"`{name}`: cannot be imported: {reason}.\n")
-    if findings.refusals:
-        print("A module's import ends at its first refusal: mend it and run again.")
+    if findings.stopped:
+        stopped = ", ".join(f"`{name}`" for name in findings.stopped)
+        print(f"What follows the refusal in {stopped} is not checked yet.")
 
 
 def _counts(findings: Findings) -> str:

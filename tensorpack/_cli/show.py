@@ -71,11 +71,11 @@ def _print_layout(plan: ClassPlan) -> None:
 
 
 def print_plan(plan: ClassPlan) -> None:
-    """Print what a payload class does with each of its fields."""
+    """Print what a payload class does with its fields and its cached properties."""
     print_table(
         f"Plan of {plan.cls.__qualname__}",
         ["field", "annotation", "role", "why"],
-        [[f.name, f.annotation, f.role, f.why] for f in plan.fields],
+        [[f.name, f.annotation, f.role, f.why] for f in (*plan.fields, *plan.cached)],
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
+from tensorpack._classes import cached_properties
 from tensorpack._lifetime import PLAN, Marker
-from tensorpack._resolve import Namespace, own_annotations
+from tensorpack._resolve import Namespace, own_annotations, returned_by
 from tensorpack._structs import declared_keys, is_typed_dict
 
 __all__ = ["Marks", "marks_of"]
@@ -38,16 +39,24 @@ class Marks:
 
 
 def marks_of(cls: type) -> dict[str, Marks]:
-    """Give the markers in the annotation of each field that has some."""
+    """Give the markers in the annotation of each field that has some.
+
+    A cached property is `Derived`, and its return annotation may mark it once more.
+    """
     found: dict[str, Marks] = {}
+    computed: set[str] = set()
+    cached = list(cached_properties(cls))
     for base in reversed(cls.__mro__):
         plan: Any = vars(base).get(PLAN)
         names = plan.namespace if plan is not None else Namespace.of(base, {})
-        written = {**own_annotations(base), **(plan.corrections if plan else {})}
-        for name, annotation in written.items():
+        own, corrections = own_annotations(base), plan.corrections if plan else {}
+        returned = {c.name: returned_by(c.function) for c in cached if c.owner is base}
+        computed = (computed - own.keys()) | returned.keys()
+        for name, annotation in {**own, **returned, **corrections}.items():
+            derived = frozenset({Marker.DERIVED} if name in computed else ())
             whole = frozenset(_outer(annotation, names, _DEEPEST))
             every = frozenset(_every(annotation, names, _DEEPEST))
-            found[name] = Marks(whole, every - whole)
+            found[name] = Marks(whole | derived, every - whole)
     return {name: marks for name, marks in found.items() if marks != Marks()}
 
 

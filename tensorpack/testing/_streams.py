@@ -121,6 +121,10 @@ class RecordedEvent(torch.Event):
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Let a stream, or the current one, wait; the host goes on."""
         found = self._world.current() if stream is None else stream_id(stream)
+        capturing = self._world.log.capturing_ids
+        if found in capturing and self._mark and self._stream not in capturing:
+            msg = "CUDA error: dependency created on uncaptured work in another stream"
+            raise RuntimeError(msg)
         if self._mark is not None:
             self._world.log.add_wait(found, self._number, self._mark)
         if self._world.real:

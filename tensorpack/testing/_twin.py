@@ -7,7 +7,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from tensorpack._classes import cached_properties
 from tensorpack._lifetime import Marker
+from tensorpack._msgspec import setter_of
+from tensorpack._walk import kept
 from tensorpack.testing._log import is_under
 from tensorpack.testing._oracle import Found, Search
 from tensorpack.testing._world import World, active
@@ -81,4 +84,18 @@ def replaced(value: T, replace: Callable[[Found], Tensor | None]) -> T:
     for key, met in search.seen.items():
         if key not in leading and key not in memo:
             memo[key] = met
-    return copy.deepcopy(value, memo)
+    twin = copy.deepcopy(value, memo)
+    for met in list(search.seen.values()):
+        _copy_cached(met, memo)
+    return twin
+
+
+def _copy_cached(met: object, memo: dict[int, Any]) -> None:
+    """Copy what cached properties keep in slots: attrs leaves that out of a copy."""
+    twin = memo.get(id(met), met)
+    if twin is met or type(twin) is not type(met):
+        return
+    for cached in cached_properties(type(met)):
+        value = None if cached.slot is None else kept(cached.slot, met)
+        if value is not None:
+            setter_of(type(met))(twin, cached.name, copy.deepcopy(value, memo))

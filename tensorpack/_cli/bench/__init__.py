@@ -3,16 +3,19 @@
 import argparse
 import json
 import platform
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
 import torch
 
 from tensorpack import CopyStream
+from tensorpack._cli.arguments import open_device, positive
 from tensorpack._cli.bench.payloads import SHAPES, Shape, make_case
 from tensorpack._cli.bench.timing import measure
 from tensorpack._cli.bench.ways import HAND_WRITTEN, Way, ways_of
+from tensorpack._cli.bench.work import WORK, work_of
 from tensorpack._cli.tables import print_table
 
 __all__ = ["add_arguments", "run"]
@@ -24,7 +27,9 @@ _MANY = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `bench`."""
-    parser.add_argument("--rounds", type=int, default=1000, help="rounds of each way")
+    parser.add_argument(
+        "--rounds", type=positive, default=1000, help="rounds of each way"
+    )
     parser.add_argument("--device", help="where to (default: the accelerator)")
     parser.add_argument("--quick", action="store_true", help="the first payload only")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
@@ -33,11 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables, and write what was asked for."""
-    device = _device(args.device)
+    try:
+        device = _device(args.device)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     print(_machine(device), end="\n\n")
     shapes = dict(list(SHAPES.items())[: 1 if args.quick else None])
     lives: dict[str, dict[str, float]] = {}
-    with CopyStream(device) as copies:
+    # More than a burst: how long the device copies is not what the host pays.
+    with CopyStream(device, max_in_flight=64) as copies:
         copies.warm(64 << 20)
         hosted = device.type in ("cpu", "meta")
         consumer = None if hosted else torch.Stream(device)
@@ -58,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def _device(name: str | None) -> torch.device:
     """Choose the accelerator; without one, moving to `meta` shows the host's part."""
     if name is not None:
-        return torch.device(name)
+        return open_device(name) if name != "meta" else torch.device(name)
     found = torch.accelerator.current_accelerator()
     if found is None or found.type == "mps" or not torch.accelerator.is_available():
         return torch.device("meta")
@@ -79,7 +89,7 @@ def _modes(device: torch.device) -> Iterator[tuple[bool, str]]:
         yield False, "warm"
         return
     for pinned in (False, True):
-        for mode in ("warm", "after other work", "busy consumer"):
+        for mode in WORK:
             yield pinned, mode
 
 
@@ -115,11 +125,8 @@ class _Bench:
 
     def _measure(self, ways: list[Way], leaves: int, mode: str) -> dict[str, float]:
         rounds = max(self.rounds // (4 if leaves >= _MANY else 1), 1)
-        busy = None
-        if mode == "busy consumer" and self.consumer is not None:
-            busy = _work(self.device, self.consumer)
-        cold = mode == "after other work"
-        return measure(ways, self.device, rounds, cold=cold, busy=busy)
+        before = work_of(mode, self.device, self.consumer)
+        return measure(ways, self.device, rounds, before=before)
 
     def growth(self) -> dict[str, dict[str, float]]:
         """Measure how the cost grows with the number of leaves of 1 KB."""
@@ -129,17 +136,6 @@ class _Bench:
             ways, _ = self._ways(str(count), rows, pinned=False)
             found[str(count)] = self._measure(ways, _MANY, "warm")
         return found
-
-
-def _work(device: torch.device, stream: torch.Stream) -> Callable[[], None]:
-    """Make the work that keeps a stream busy, some dozens of microseconds long."""
-    weight = torch.randn(1024, 1024, device=device)
-
-    def work() -> None:
-        with stream:
-            torch.mm(weight, weight)
-
-    return work
 
 
 def _print(title: str, figures: dict[str, float], missing: list[str]) -> None:

@@ -1,7 +1,6 @@
 """Host time of each way, all ways in one run, their rounds interleaved."""
 
 import gc
-import json
 import random
 import statistics
 import time
@@ -15,7 +14,6 @@ __all__ = ["measure"]
 
 _BURST = 8
 _SETTLE = 3
-_OTHER_OPS = 20
 
 
 def measure(
@@ -23,8 +21,7 @@ def measure(
     device: torch.device,
     rounds: int,
     *,
-    cold: bool = False,
-    busy: Callable[[], None] | None = None,
+    before: Callable[[], object] | None = None,
 ) -> dict[str, float]:
     """Give each way's median host time in microseconds: move, record and free.
 
@@ -36,14 +33,12 @@ def measure(
         ways: the ways; those without a life are left out.
         device: synchronized between bursts, outside the measured time.
         rounds: how many lives of each way are counted, at least.
-        cold: let a step of other eager work cool the caches before each life.
-        busy: queues work on the consumer stream before each measured life.
+        before: done before each life, outside the measured time.
     """
     lives = {way.name: way.life for way in ways if way.life is not None}
     times: dict[str, list[float]] = {name: [] for name in lives}
     order = list(lives)
     shuffle = random.Random(0).shuffle  # noqa: S311  # the order of rounds is no secret
-    other = torch.randn(64, 64, device="cpu" if device.type == "meta" else device)
     collected = gc.isenabled()
     gc.disable()
     for _ in range(-(-rounds // (_BURST - _SETTLE))):
@@ -51,10 +46,8 @@ def measure(
         for name in order:
             _synchronize(device)
             for number in range(_BURST):
-                if busy is not None:
-                    busy()
-                if cold:
-                    _other_work(other)
+                if before is not None:
+                    before()
                 start = time.perf_counter_ns()
                 value = lives[name]()
                 del value
@@ -66,14 +59,6 @@ def measure(
         gc.enable()
     _synchronize(device)
     return {name: statistics.median(found) for name, found in times.items()}
-
-
-def _other_work(matrix: torch.Tensor) -> None:
-    """Do what an eager engine does between two transfers: dozens of small calls."""
-    for _ in range(_OTHER_OPS):
-        matrix = torch.softmax(matrix @ matrix.t() + 1, -1)
-        torch.nn.functional.layer_norm(matrix, matrix.shape[-1:])
-    sorted(json.dumps({"a": list(range(50))}))
 
 
 def _synchronize(device: torch.device) -> None:

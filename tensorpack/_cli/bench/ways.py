@@ -42,10 +42,21 @@ def ways_of(
         if stream is not None:
             value.record_stream(stream)
 
-    unpacked = CopyStream(device, stream=copies.stream, pack=False)
+    unpacked = CopyStream(device, stream=copies.stream, pack=False, max_in_flight=64)
 
     def moved(value: Any) -> Any:
         new = value.to_device(device, non_blocking=True)
+        record(new)
+        return new
+
+    def by_hand_in_order() -> Any:
+        if stream is None or copies.stream is None:
+            return moved(case.by_hand)
+        with copies.stream:
+            new = case.by_hand.to_device(device, non_blocking=True)
+            ready = torch.Event(device)
+            ready.record(copies.stream)
+        ready.wait(stream)
         record(new)
         return new
 
@@ -56,6 +67,7 @@ def ways_of(
 
     main = [
         Way(HAND_WRITTEN, lambda: moved(case.by_hand)),
+        Way("the same on a copy stream, with its event", by_hand_in_order),
         Way("tensorpack: start, wait", lambda: copies.start(case.payload).take(stream)),
         Way("tensorpack: to_device, record_stream", lambda: moved(case.payload)),
         _tensordict_way(case, "tensordict: to", device, record, consolidate=False),

@@ -11,6 +11,7 @@ import time
 
 import torch
 
+from tensorpack._cli.arguments import open_device
 from tensorpack._cli.demo.agent import ModelAgent
 from tensorpack._cli.demo.model import ModelConfig, Transformer
 from tensorpack._cli.demo.report import Summary, print_summary
@@ -41,23 +42,19 @@ def run(device: str | None, steps: int, prompts: list[str]) -> int:
         The exit code.
     """
     try:
-        target = _open_device(device)
-    except (RuntimeError, AssertionError) as error:
-        print(f"--device {device}: {str(error).splitlines()[0]}", file=sys.stderr)
+        target = _accelerator() if device is None else open_device(device)
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
     print_summary(serve(target, steps, prompts or list(PROMPTS)))
     return 0
 
 
-def _open_device(name: str | None) -> torch.device:
-    """Give the device by its name, and prove that it is there and holds values."""
-    if name is None:
-        found = torch.accelerator.is_available()
-        device = torch.accelerator.current_accelerator() if found else None
-        return device or torch.device("cpu")
-    device = torch.device(name)
-    torch.zeros(1, device=device).tolist()
-    return device
+def _accelerator() -> torch.device:
+    """Give the accelerator, or else the host."""
+    found = torch.accelerator.is_available()
+    device = torch.accelerator.current_accelerator() if found else None
+    return device or torch.device("cpu")
 
 
 class _Clock:

@@ -1,0 +1,800 @@
+"""What cached properties keep: recorded, never moved, never computed by us."""
+
+import copy
+import dataclasses
+import functools
+import gc
+import pickle
+import re
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from torch import Tensor
+
+from tensorpack import (
+    Borrowed,
+    Derived,
+    Dynamic,
+    HostOnly,
+    LeafError,
+    LifetimeAdapter,
+    LifetimeError,
+    UndecoratedError,
+    clone,
+    evolve,
+    payload,
+    record_stream,
+    tensors,
+)
+from tensorpack._hidden import hidden_in
+from tensorpack._source import write
+from tensorpack._walk import Walk
+from tensorpack.testing import assert_covers, assert_honest, recorded_streams
+
+META = torch.device("meta")
+ONE = torch.ones(1)
+STREAM = torch.Stream(stream_id=7, device_index=0, device_type=1)  # need not exist
+
+MAKERS: dict[str, Callable[[type], Any]] = {
+    "slots": payload,
+    "dict": payload(slots=False),
+    "frozen": payload(frozen=True),
+    "frozen dict": payload(frozen=True, slots=False),
+    "adopted": lambda cls: payload(attrs.define(cls)),
+    "dataclass": lambda cls: payload(dataclasses.dataclass(cls)),
+    "frozen dataclass": lambda cls: payload(dataclasses.dataclass(frozen=True)(cls)),
+}
+each_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+class Helper:
+    """A class that tensorpack knows nothing of."""
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+
+class InSlots:
+    """Another, without a `__dict__`."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+
+class Adapted:
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+
+class AdaptedAdapter(LifetimeAdapter[Adapted]):
+    def leaves(self, value: Adapted) -> list[Tensor]:
+        return [value.inner]
+
+    def rebuild(self, value: Adapted, leaves: Any) -> Adapted:
+        return Adapted(leaves[0])
+
+
+@payload
+class Part:
+    grid: Tensor
+    mask: Derived[Tensor | None] = None
+    above: Dynamic[object] = None
+
+
+@payload(slots=False)
+class Holder:
+    """Keeps what a test gives it, unannotated."""
+
+    ids: Tensor
+    make: HostOnly[Any]
+
+    @functools.cached_property
+    def found(self):  # type: ignore[no-untyped-def]  # noqa: ANN201  # on purpose
+        return self.make(self)
+
+
+def holder(make: Callable[[Any], object]) -> Any:
+    """Make an object that has computed its cached property."""
+    made = Holder(ONE, make)
+    made.found  # noqa: B018  # fills the cache
+    return made
+
+
+def aside(value: Any) -> list[str]:
+    """Name the leaves that are recorded and do not move."""
+    found = Walk(value, keyed=True).run()
+    return [key for key, _ in found.recordable()[len(found.leaves) :]]
+
+
+def made(body: type, make: Callable[[type], Any], *bases: type) -> Any:
+    """Make a payload anew from the body of a plain class."""
+    kept = {k: v for k, v in vars(body).items() if k not in ("__dict__", "__weakref__")}
+    for name, value in kept.items():
+        if isinstance(value, functools.cached_property):
+            kept[name] = functools.cached_property(value.func)
+    # attrs adds to the annotations what it caches.
+    kept["__annotations__"] = dict(body.__annotations__)
+    return make(type("Batch", bases, kept))
+
+
+class Body:
+    ids: Tensor
+
+    @functools.cached_property
+    def total(self) -> Tensor:
+        return self.ids.clone()
+
+
+class TestRecorded:
+    """A value that is there is recorded, and nothing computes it."""
+
+    @each_maker
+    def test_record_stream_reaches_it(self, make: Any) -> None:
+        """It was passed over in silence once."""
+        with recorded_streams() as log:
+            batch = made(Body, make)(torch.ones(2, device="cuda"))
+            leaves = [batch.ids, batch.total]
+            one, two = torch.Stream("cuda"), torch.Stream("cuda")
+            batch.record_stream(one)
+            record_stream(batch, two)
+
+        assert ["[0]", "[1]"] == log.recorded(leaves, one) == log.recorded(leaves, two)
+        assert ["[0]", "[1]"] * 2 == log.recorded(leaves)
+        assert ["total"] == aside(batch)
+
+    @each_maker
+    def test_nothing_computes_it(self, make: Any) -> None:
+        """A value that is not there stays away, whatever is done."""
+        calls = []
+
+        class Counting:
+            ids: Tensor
+
+            @functools.cached_property
+            def total(self) -> Tensor:
+                calls.append(self)
+                return ONE
+
+        batch = made(Counting, make)(ONE)
+        batch.record_stream(STREAM)
+        for twin in (batch.to_device(META), clone(batch), evolve(batch, ids=ONE)):
+            assert ["ids"] == [key for key, _ in tensors(twin)]
+        assert [] == aside(batch)
+
+        assert [] == calls
+
+    @each_maker
+    def test_a_twin_computes_its_own(self, make: Any) -> None:
+        """No twin carries it: not the moved one, no clone, no changed copy."""
+        batch = made(Body, make)(ONE)
+        total = batch.total
+
+        for twin in (batch.to_device(META), clone(batch), evolve(batch, ids=ONE + 1)):
+            assert [] == aside(twin)
+            assert total is not twin.total
+            assert twin.ids.device == twin.total.device
+        assert total is batch.total
+
+    @each_maker
+    def test_it_is_no_field(self, make: Any) -> None:
+        """It has no place among the keys, and `evolve` does not take it."""
+        cls = made(Body, make)
+
+        assert (("ids",), ()) == (cls.payload_keys(), cls.host_keys())
+        with pytest.raises(TypeError, match="has no field `total`"):
+            evolve(cls(ONE), total=ONE)
+
+    @pytest.mark.parametrize("slots", [True, False])
+    def test_private_names(self, slots: bool) -> None:
+        """A name that Python mangles is kept under the mangled one."""
+
+        @payload(slots=slots)
+        class Batch:
+            ids: Tensor
+
+            @functools.cached_property
+            def __total(self) -> Tensor:
+                return self.ids
+
+            def read(self) -> Tensor:
+                return self.__total
+
+        batch = Batch(ONE)
+        batch.read()
+
+        assert ["_Batch__total"] == aside(batch)
+
+    def test_another_name_for_it(self) -> None:
+        """It is kept under the name of its definition."""
+
+        @payload(slots=False)
+        class Batch:
+            ids: Tensor
+
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return self.ids
+
+        Batch.again = Batch.__dict__["total"]  # type: ignore[attr-defined]
+
+        @payload(slots=False)
+        class Child(Batch):
+            pass
+
+        child = Child(ONE)
+        child.again  # type: ignore[attr-defined]  # noqa: B018  # fills the cache
+
+        assert ["total"] == aside(child)
+
+    def test_a_struct_in_a_dictionary(self) -> None:
+        """A msgspec struct keeps it in the `__dict__` that it was asked to have."""
+        msgspec = pytest.importorskip("msgspec")
+        batch = made(
+            Body, payload, types.new_class("Base", (msgspec.Struct,), {"dict": True})
+        )(ONE)
+        batch.total  # noqa: B018  # fills the cache
+
+        assert ["total"] == aside(batch)
+        assert [] == aside(batch.to_device(META))
+
+    def test_a_class_that_has_no_place_for_it(self) -> None:
+        """A dataclass in slots cannot keep one, so there is nothing to look at."""
+
+        @payload
+        @dataclasses.dataclass(slots=True)
+        class Batch:
+            ids: Tensor
+
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return self.ids
+
+        assert "total" not in write(Batch.__tensorpack_plan__).text  # type: ignore[attr-defined]
+        assert Batch(ONE).to_device(META).ids.is_meta
+
+    def test_inside_other_payloads(self) -> None:
+        """The key leads through fields, containers and cached properties."""
+        inner = holder(lambda _: {"a": [ONE]})
+        outer = holder(lambda _: (Part(ONE, ONE), inner))
+
+        @payload
+        class Batch:
+            part: Holder
+            many: list[Holder]
+
+        assert [
+            "part.found['a'][0]",
+            "many[0].found[0].grid",
+            "many[0].found[0].mask",
+            "many[0].found[1].ids",
+            "many[0].found[1].found['a'][0]",
+        ] == aside(Batch(inner, [outer]))
+
+    def test_a_class_without_any_pays_nothing(self) -> None:
+        """Its text is the one that it always was."""
+
+        @payload
+        class Batch:
+            ids: Tensor
+
+        text = write(Batch.__tensorpack_plan__).text  # type: ignore[attr-defined]
+
+        assert 4 == text.partition("\n\n")[0].count("\n") + 1
+
+    @pytest.mark.parametrize("slots", [True, False])
+    def test_traces_whole(self, slots: bool) -> None:
+        """Traced code moves a payload whatever its cached properties keep."""
+
+        @payload(slots=slots)
+        class Batch:
+            ids: Tensor
+
+            @functools.cached_property
+            def found(self) -> object:
+                return threading.Lock(), {object: 1}, self.ids
+
+        batch = Batch(ONE)
+        batch.found  # noqa: B018  # fills the cache
+        step = torch.compile(
+            lambda b: b.to_device("cpu").ids + 1, fullgraph=True, backend="eager"
+        )
+
+        assert 2.0 == step(batch).item()
+
+    @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
+    def test_copies_are_python_s_own(self, way: Callable[[Any], Any]) -> None:
+        """`copy` takes along what is in the `__dict__`, as it does for any class."""
+        batch = made(Body, payload(slots=False))(ONE)
+        batch.total  # noqa: B018  # fills the cache
+
+        assert ["total"] == aside(way(batch))
+
+
+class TestInherited:
+    """Cached properties of bases, and what children put in their place."""
+
+    @each_maker
+    def test_of_a_plain_base(self, make: Any) -> None:
+        """A base that is no payload has them too."""
+
+        class Base:
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return ONE
+
+        class Child:
+            ids: Tensor
+
+        batch = made(Child, make, Base)(ONE)
+        batch.total  # noqa: B018  # fills the cache
+
+        assert ["total"] == aside(batch)
+
+    @pytest.mark.parametrize("child_slots", [True, False])
+    @pytest.mark.parametrize("base_slots", [True, False])
+    def test_overridden(self, base_slots: bool, child_slots: bool) -> None:
+        """One that replaces another is found where it is kept, and once."""
+
+        @payload(slots=base_slots)
+        class Base:
+            ids: Tensor
+
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return self.ids
+
+            @functools.cached_property
+            def other(self) -> Tensor:
+                return self.ids
+
+        @payload(slots=child_slots)
+        class Child(Base):
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return self.ids + 1
+
+        child = Child(ONE)
+        assert 2.0 == child.total.item()
+        child.other  # noqa: B018  # fills the cache
+
+        assert ["other", "total"] == sorted(aside(child))
+
+    def test_under_a_property(self) -> None:
+        """What a property takes from the base's stays where the base keeps it."""
+
+        @payload(slots=False)
+        class Base:
+            ids: Tensor
+
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return self.ids
+
+        @payload(slots=False)
+        class Child(Base):
+            @property
+            def total(self) -> Tensor:  # type: ignore[override]
+                return super().total
+
+        child = Child(ONE)
+        child.total  # noqa: B018  # fills the cache
+
+        assert ["total"] == aside(child)
+
+    @pytest.mark.parametrize("slots", [True, False])
+    def test_a_field_in_its_place_travels(self, slots: bool) -> None:
+        """A field that replaces a base's cached property was lost once."""
+
+        class Base:
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return ONE
+
+        @payload(slots=slots)
+        class Child(Base):
+            total: Tensor  # type: ignore[assignment]
+
+        child = Child(ONE)
+
+        assert ["total"] == [key for key, _ in tensors(child)]
+        assert [] == aside(child)
+        assert child.to_device(META).total.is_meta
+
+    def test_in_the_place_of_a_field(self) -> None:
+        """A field that one replaces has its place, and what is there is recorded."""
+
+        @payload(slots=False)
+        class Base:
+            total: Tensor
+
+        @payload(slots=False)
+        class Child(Base):
+            @functools.cached_property
+            def total(self) -> Tensor:  # type: ignore[override]
+                return ONE
+
+        child = Child(ONE)
+
+        assert [] == [key for key, _ in tensors(child)]
+        assert ["total"] == aside(child)
+
+
+class TestAnnotated:
+    """The return annotation tells where not to look."""
+
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            int,
+            "int | None",
+            None,
+            dict[str, list[int]],
+            HostOnly[Helper],
+            "HostOnly[NoSuchName]",
+            Borrowed[Tensor],
+            HostOnly[Helper] | None,
+        ],
+        ids=str,
+    )
+    def test_what_stays_costs_nothing(self, annotation: object) -> None:
+        """A host type, or a mark, takes the line out of the text."""
+
+        def found(self: object) -> object: ...
+
+        found.__annotations__["return"] = annotation
+        body = {"__annotations__": {"ids": Tensor}}
+        cls: Any = payload(
+            type("Batch", (), {**body, "found": functools.cached_property(found)})
+        )
+
+        assert "found" not in write(cls.__tensorpack_plan__).text
+
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            Any,
+            object,
+            Tensor,
+            list[Tensor],
+            Helper,
+            "NoSuchName",
+            "1 +",
+            Derived[int],
+            Dynamic[Any],
+            Callable[[], int],
+        ],
+        ids=str,
+    )
+    def test_anything_else_is_walked_by_value(self, annotation: object) -> None:
+        """An annotation that is wrong, open or unknown refuses no class."""
+
+        def found(self: object) -> object:
+            return (ONE, {"a": Part(ONE)})
+
+        found.__annotations__["return"] = annotation
+        body = {"__annotations__": {"ids": Tensor}}
+        cls: Any = payload(
+            type("Batch", (), {**body, "found": functools.cached_property(found)})
+        )
+        batch = cls(ONE)
+        batch.found  # noqa: B018  # fills the cache
+
+        assert ["found[0]", "found[1]['a'].grid"] == aside(batch)
+
+    def test_a_part_that_is_marked(self) -> None:
+        """A mark inside holds for its part alone."""
+
+        @payload
+        class Batch:
+            ids: Tensor
+
+            @functools.cached_property
+            def found(
+                self,
+            ) -> tuple[Tensor, Borrowed[Tensor], HostOnly[Helper], Dynamic[Any]]:
+                return self.ids, self.ids, Helper(self.ids), [Helper(3), self.ids]
+
+            @functools.cached_property
+            def either(self) -> Tensor | HostOnly[Helper]:
+                return ONE
+
+        batch = Batch(ONE)
+        batch.found, batch.either  # noqa: B018  # fills the caches
+
+        assert ["found[0]", "found[3][1]", "either"] == aside(batch)
+
+    def test_corrected(self) -> None:
+        """`fields=` corrects it for a class that cannot be edited."""
+
+        class Theirs:
+            ids: Tensor
+
+            @functools.cached_property
+            def found(self) -> object:
+                return Helper(self.ids)
+
+        cls: Any = payload(
+            attrs.define(slots=False)(Theirs), fields={"found": Borrowed[Helper]}
+        )
+
+        @payload(slots=False)
+        class Child(cls):  # type: ignore[misc]
+            pass
+
+        for batch in (cls(ONE), Child(ONE)):
+            batch.found  # noqa: B018  # fills the cache
+            assert [] == aside(batch)
+
+    def test_correction_of_nothing(self) -> None:
+        """A name that is neither a field nor a cached property is refused."""
+        with pytest.raises(TypeError, match="`fields=` names `none`"):
+            payload(
+                attrs.define(slots=False)(made(Body, lambda c: c)), fields={"none": int}
+            )
+
+    def test_other_refusals_stay(self) -> None:
+        """A field beside it is refused as ever."""
+        with pytest.raises(LifetimeError, match=r"Batch\.bad`"):
+
+            @payload
+            class Batch:
+                bad: object
+
+                @functools.cached_property
+                def found(self) -> object: ...
+
+
+class TestUnknown:
+    """A value of unknown class is searched: it passes if no tensor can be in it."""
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            re.compile("a"),
+            threading.Lock(),
+            threading.local(),
+            Helper({"a": [1, {2}], "b": re.compile("b")}),
+            InSlots(Helper(None)),
+            lambda: 3,
+            functools.partial(print, 3),
+            print,
+            torch.relu,
+            iter([1]),
+            (i for i in [1]),
+            types.SimpleNamespace(a=Helper),
+            torch,
+            Tensor,
+            torch.Generator(),
+            STREAM,
+            {Helper: 1, print: [InSlots(2)]},
+            {Helper(1), 2},
+            gc,
+            ValueError("x"),
+        ],
+        ids=lambda value: type(value).__name__,
+    )
+    def test_host_objects_pass(self, value: object) -> None:
+        """Neither annotation nor adapter is asked for."""
+        batch = holder(lambda _: [value])
+        batch.record_stream(STREAM)
+
+        assert ["ids"] == [key for key, _ in tensors(batch.to_device(META))]
+
+    @pytest.mark.parametrize(
+        "wrap",
+        [
+            Helper,
+            InSlots,
+            lambda x: Helper([{"a": InSlots((x,))}]),
+            lambda x: lambda: x,
+            lambda x: functools.partial(print, x),
+            lambda x: x.sum,
+            lambda x: (y for y in [x]),
+            lambda x: {x},
+            lambda x: {1: Helper(Part(x))},
+            lambda x: [Helper(holder(lambda _: x))],
+            lambda x: {Helper(x): 1},
+            lambda x: types.MappingProxyType({"a": x}),
+        ],
+        ids=range(12),
+    )
+    def test_a_tensor_inside_raises(self, wrap: Callable[[Tensor], object]) -> None:
+        """Wherever Python code can keep it; on the host too, so that tests see it."""
+        batch = holder(lambda _: wrap(ONE + 1))
+
+        for use in (
+            lambda: batch.record_stream(STREAM),
+            lambda: batch.to_device(META),
+        ):
+            with pytest.raises(LeafError, match=r"^`Holder.found") as caught:
+                use()
+        assert caught.value.key.startswith("found")
+
+    @pytest.mark.parametrize(
+        "value",
+        [ONE.untyped_storage(), Helper(ONE.untyped_storage())],
+        ids=range(2),
+    )
+    def test_what_nobody_can_look_into_raises(self, value: object) -> None:
+        """Compiled code may keep device memory that the collector does not see."""
+        batch = holder(lambda _: value)
+
+        with pytest.raises(LeafError, match="nobody can see whether"):
+            batch.to_device(META)
+
+    def test_adapted_values_are_leaves(self) -> None:
+        """An adapter answers for its class."""
+        assert ["found[0]"] == aside(holder(lambda _: Adapted(ONE)))
+
+    def test_undecorated_payloads_raise(self) -> None:
+        """A subclass that forgot the decorator is no unknown class."""
+
+        class Forgot(Part):
+            extra: Tensor
+
+        with pytest.raises(UndecoratedError, match=r"Forgot` derives"):
+            holder(lambda _: Forgot(ONE)).to_device(META)
+
+    @pytest.mark.parametrize(
+        ("wrap", "keys"),
+        [
+            (lambda owner: owner, []),
+            (lambda owner: [owner], []),
+            (Helper, []),
+            (lambda owner: owner.to_device, []),
+            (lambda owner: lambda: owner, []),
+            (lambda owner: Part(ONE, None, owner), ["found.grid"]),
+            (lambda owner: owner.ids, ["found"]),
+        ],
+        ids=range(7),
+    )
+    def test_what_leads_back_is_walked_already(
+        self, wrap: Callable[[Any], object], keys: list[str]
+    ) -> None:
+        """An object that knows its owner is no cycle and hides nothing."""
+        assert keys == aside(holder(wrap))
+
+    def test_none_of_its_code_runs(self) -> None:
+        """Neither properties nor `__getattr__` nor `__class__` are asked."""
+
+        class Proxy:
+            @property
+            def __class__(self) -> Any:  # type: ignore[override]
+                raise AssertionError
+
+            def __getattr__(self, name: str) -> Any:
+                raise AssertionError
+
+        assert None is hidden_in(Proxy(), ())
+
+    def test_a_circle_ends(self) -> None:
+        """Objects that hold each other are looked at once."""
+        one = Helper(None)
+        one.inner = Helper([one])
+
+        assert None is hidden_in(one, ())
+
+
+class TestTestingKit:
+    """The oracle and the assertions agree with what is recorded."""
+
+    @each_maker
+    def test_a_planted_tensor_is_covered(self, make: Any) -> None:
+        """`assert_covers` plants a device tensor in it, and finds it recorded."""
+        batch = made(Body, make)(ONE)
+        batch.total  # noqa: B018  # fills the cache
+
+        assert_covers(batch)
+        assert_honest(batch)
+
+    @pytest.mark.parametrize("slots", [True, False])
+    def test_a_method_that_leaves_it_out_is_named(self, slots: bool) -> None:
+        """A hand-written method owes it too; and an annotation that lies."""
+
+        @attrs.define(slots=slots)
+        class ByHand:
+            ids: Tensor
+
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return self.ids + 1
+
+            def record_stream(self, stream: torch.Stream) -> None:
+                self.ids.record_stream(stream)
+
+            def to_device(self, device: Any) -> Any:
+                return ByHand(self.ids.to(device))
+
+        batch = ByHand(ONE)
+        batch.total  # noqa: B018  # fills the cache
+        with pytest.raises(AssertionError) as caught:
+            assert_covers(batch)
+
+        assert str(caught.value).endswith("ByHand.record_stream` leaves out `total`.")
+
+    def test_an_annotation_that_lies_is_named(self) -> None:
+        """A tensor under a host annotation is not looked for: the kit does that."""
+
+        @payload
+        class Batch:
+            ids: Tensor
+
+            @functools.cached_property
+            def total(self) -> int:
+                return self.ids + 1  # type: ignore[return-value]
+
+        batch = Batch(ONE)
+        batch.total  # noqa: B018  # fills the cache
+
+        with pytest.raises(AssertionError, match="leaves out `total`"):
+            assert_covers(batch)
+        with pytest.raises(AssertionError, match="hides `total`"):
+            assert_honest(batch)
+
+    def test_marks_are_kept(self) -> None:
+        """What is borrowed or of the host alone is not owed."""
+
+        @payload
+        class Batch:
+            ids: Tensor
+
+            @functools.cached_property
+            def lent(self) -> Borrowed[Tensor]:
+                return self.ids + 1
+
+            @functools.cached_property
+            def own(self) -> HostOnly[Tensor]:
+                return self.ids + 2
+
+        batch = Batch(ONE)
+        batch.lent, batch.own  # noqa: B018  # fills the caches
+
+        assert_covers(batch)
+        assert_honest(batch)
+
+    def test_hand_over(self) -> None:
+        """What a consumer computes after `wait` is recorded on another by hand."""
+        with recorded_streams() as log:
+            first, second = torch.cuda.Stream(), torch.cuda.Stream()
+            batch = made(Body, payload)(ONE).to_device("cuda")
+            with torch.cuda.stream(first):
+                batch.total  # noqa: B018  # fills the cache
+            before = log.missing(batch, second)
+            batch.record_stream(second)
+
+            assert ["ids", "total"] == before
+            assert [] == log.missing(batch, second)
+
+
+def test_pickle_is_as_it_was() -> None:
+    """A class in slots leaves it out, one with a `__dict__` takes it along."""
+    for cls, expected in ((InSlotsBatch, []), (InDictBatch, ["total"])):
+        batch = cls(ONE)
+        batch.total  # noqa: B018  # fills the cache
+
+        assert expected == aside(pickle.loads(pickle.dumps(batch)))  # noqa: S301  # ours
+
+
+@payload
+class InSlotsBatch:
+    ids: Tensor
+
+    @functools.cached_property
+    def total(self) -> Tensor:
+        return self.ids + 1
+
+
+@payload(slots=False)
+class InDictBatch:
+    ids: Tensor
+
+    @functools.cached_property
+    def total(self) -> Tensor:
+        return self.ids + 1
