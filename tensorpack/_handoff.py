@@ -94,7 +94,7 @@ class Handoff(Generic[T]):
         self._taken = False
         self.queued = queued
         self.events: list[torch.Event] = [] if queued is None else [queued.ready]
-        self.flight = flight
+        self.flight: Flight | None = flight
 
     def __repr__(self) -> str:
         """Name the class of what travels; its numbers may not be there yet."""
