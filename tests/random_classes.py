@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypedDict, Union
 
 import attrs
-import fakes
 import torch
+from subjects import Opaque
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorpack import (
     Borrowed,
@@ -38,18 +37,6 @@ class Draw(Protocol):
         """Pick one of some options."""
 
 
-_MODE = FakeTensorMode()
-_POOL: list[Tensor] = []
-
-
-def on_device(number: int) -> Tensor:
-    """Give the numbered one of many tensors that say they are on a device."""
-    with _MODE:
-        while len(_POOL) <= number:
-            _POOL.append(torch.empty(2, device="cuda"))
-    return _POOL[number]
-
-
 class Handle:
     """A foreign object that travels by an adapter."""
 
@@ -68,7 +55,7 @@ class HandleAdapter(LifetimeAdapter[Handle]):
         return Handle(leaves[0], value.name)
 
 
-class Own(fakes.Opaque):
+class Own(Opaque):
     """A leaf that is no tensor."""
 
     def pin_memory(self) -> "Own":
@@ -90,7 +77,10 @@ class Stay:
 
 @attrs.define
 class Maker:
-    """Makes values: the same structure for the same seed, with leaves of one kind."""
+    """Makes values: the same structure for the same seed, with leaves of one kind.
+
+    Those on the device are made where streams are recorded.
+    """
 
     seed: int
     device: bool
@@ -107,7 +97,7 @@ class Maker:
         """Make a leaf, or take one that there is."""
         if self.leaves and self.dice.random() < 0.15:
             return self.dice.choice(self.leaves)
-        made = on_device(len(self.leaves)) if self.device else torch.rand(2)
+        made = torch.rand(2, device="cuda" if self.device else "cpu")
         self.leaves.append(made)
         return made
 

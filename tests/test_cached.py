@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-import fakes
 import pytest
 import torch
 from torch import Tensor
@@ -39,6 +38,7 @@ from tensorpack.testing import assert_covers, assert_honest, recorded_streams
 
 META = torch.device("meta")
 ONE = torch.ones(1)
+STREAM = torch.Stream(stream_id=7, device_index=0, device_type=1)  # need not exist
 
 MAKERS: dict[str, Callable[[type], Any]] = {
     "slots": payload,
@@ -138,13 +138,15 @@ class TestRecorded:
     @each_maker
     def test_record_stream_reaches_it(self, make: Any) -> None:
         """It was passed over in silence once."""
-        batch = made(Body, make)(fakes.on_device(2))
-        total = batch.total
-        with fakes.recording() as recorded:
-            batch.record_stream(fakes.stream())
-            record_stream(batch, fakes.stream(9))
+        with recorded_streams() as log:
+            batch = made(Body, make)(torch.ones(2, device="cuda"))
+            leaves = [batch.ids, batch.total]
+            one, two = torch.Stream("cuda"), torch.Stream("cuda")
+            batch.record_stream(one)
+            record_stream(batch, two)
 
-        assert [batch.ids, total] * 2 == [tensor for tensor, _ in recorded]
+        assert ["[0]", "[1]"] == log.recorded(leaves, one) == log.recorded(leaves, two)
+        assert ["[0]", "[1]"] * 2 == log.recorded(leaves)
         assert ["total"] == aside(batch)
 
     @each_maker
@@ -161,7 +163,7 @@ class TestRecorded:
                 return ONE
 
         batch = made(Counting, make)(ONE)
-        batch.record_stream(fakes.stream())
+        batch.record_stream(STREAM)
         for twin in (batch.to_device(META), clone(batch), evolve(batch, ids=ONE)):
             assert ["ids"] == [key for key, _ in tensors(twin)]
         assert [] == aside(batch)
@@ -570,7 +572,7 @@ class TestUnknown:
             torch,
             Tensor,
             torch.Generator(),
-            fakes.stream(),
+            STREAM,
             {Helper: 1, print: [InSlots(2)]},
             {Helper(1), 2},
             gc,
@@ -581,7 +583,7 @@ class TestUnknown:
     def test_host_objects_pass(self, value: object) -> None:
         """Neither annotation nor adapter is asked for."""
         batch = holder(lambda _: [value])
-        batch.record_stream(fakes.stream())
+        batch.record_stream(STREAM)
 
         assert ["ids"] == [key for key, _ in tensors(batch.to_device(META))]
 
@@ -608,7 +610,7 @@ class TestUnknown:
         batch = holder(lambda _: wrap(ONE + 1))
 
         for use in (
-            lambda: batch.record_stream(fakes.stream()),
+            lambda: batch.record_stream(STREAM),
             lambda: batch.to_device(META),
         ):
             with pytest.raises(LeafError, match=r"^`Holder.found") as caught:

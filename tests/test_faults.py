@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Optional, TypedDict, Union
 
 import attrs
-import fakes
 import numpy as np
 import pytest
 import torch
@@ -26,9 +25,11 @@ from tensorpack import (
     tensors,
     to_device,
 )
+from tensorpack.testing import recorded_streams
 
 META = torch.device("meta")
 ONE = torch.ones(1)
+STREAM: Any = object()  # a leaf on the host never looks at it
 
 
 @payload
@@ -148,11 +149,14 @@ class TestForgottenFields:
 
     def test_every_leaf_is_recorded(self) -> None:
         """What is recorded is what is listed, in the same order, each once."""
-        batch = everything(lambda: fakes.on_device(1))
-        with fakes.recording() as recorded:
-            batch.record_stream(fakes.stream(9))
+        with recorded_streams() as log:
+            stream = torch.Stream("cuda")
+            batch = everything(lambda: torch.ones(1, device="cuda"))
+            batch.record_stream(stream)
+        leaves = [leaf for _, leaf in tensors(batch)]
 
-        assert [(leaf, 9) for _, leaf in tensors(batch)] == recorded
+        assert [f"[{n}]" for n in range(len(self.KEYS))] == log.recorded(leaves)
+        assert log.recorded(leaves) == log.recorded(leaves, stream)
 
     def test_every_leaf_is_pinned(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What is pinned is what is listed."""
@@ -277,15 +281,15 @@ class TestSubclasses:
     USES: tuple[Callable[[Any], object], ...] = (
         lambda x: x.to_device(META),
         lambda x: x.to(META),
-        lambda x: x.record_stream(fakes.stream()),
+        lambda x: x.record_stream(STREAM),
         lambda x: x.pin_memory(),
         tensors,
         clone,
         lambda x: to_device(x, META),
-        lambda x: record_stream(x, fakes.stream()),
+        lambda x: record_stream(x, STREAM),
         lambda x: to_device([x], META),
         lambda x: to_device({"x": x}, META, keys=["x"]),
-        lambda x: record_stream({"x": x}, fakes.stream(), keys=["x"]),
+        lambda x: record_stream({"x": x}, STREAM, keys=["x"]),
     )
     each_use = pytest.mark.parametrize("use", USES)
 
@@ -313,13 +317,13 @@ class TestSubclasses:
             mask: Tensor
 
         twin = Child(torch.ones(1), torch.ones(2)).to_device(META)
-        child = Child(fakes.on_device(1), fakes.on_device(2))
-        with fakes.recording() as recorded:
-            child.record_stream(fakes.stream())
+        with recorded_streams() as log:
+            child = Child(*(torch.ones(n, device="cuda") for n in (1, 2)))
+            child.record_stream(torch.Stream("cuda"))
 
         assert Child is type(twin)
         assert (META, META) == (twin.ids.device, twin.mask.device)
-        assert [child.ids, child.mask] == [tensor for tensor, _ in recorded]
+        assert ["ids", "mask"] == log.recorded(child)
 
     def test_decorated_child_in_a_base_field_keeps_its_fields(self) -> None:
         """A field typed with the base carries the whole child."""
@@ -394,7 +398,7 @@ class TestManyLeaves:
         cls: Any = payload(type("Wide", (), body))
         wide = cls(*(torch.ones(1) for _ in names))
         twin = wide.to_device(META)
-        wide.record_stream(fakes.stream())
+        wide.record_stream(STREAM)
         list(tensors(wide))
         clone(wide)
         evolve(wide, leaf_0=torch.ones(2))
@@ -428,10 +432,10 @@ class TestHostValues:
     def test_every_kind_of_host_payload_is_a_no_op(self) -> None:
         """Nothing is recorded on host leaves, wherever they stand."""
         batch = everything(lambda: torch.ones(1))
-        with fakes.recording() as recorded:
-            batch.record_stream(fakes.stream())
+        with recorded_streams() as log:
+            batch.record_stream(torch.Stream("cuda"))
 
-        assert [] == recorded
+        assert [] == log.recorded(batch)
 
     def test_a_wrong_stream_is_not_swallowed(self) -> None:
         """The leaf decides what it takes as a stream, and its error arrives."""

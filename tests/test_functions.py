@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import attrs
-import fakes
 import pytest
 import torch
+from subjects import Opaque
 from torch import Tensor
 
 import tensorpack
@@ -29,6 +29,7 @@ from tensorpack import (
     tensors,
     to_device,
 )
+from tensorpack.testing import recorded_streams
 
 META = torch.device("meta")
 
@@ -45,7 +46,7 @@ class Batch(Payload):
     images: list[list[Tensor]] | None = None
     part: Part | None = None
     meta: Dynamic[dict[str, Any] | None] = None
-    handle: fakes.Opaque | None = None
+    handle: Opaque | None = None
     names: tuple[str, ...] = ()
     owner: HostOnly[object] = None
 
@@ -60,7 +61,7 @@ def a_batch() -> Batch:
         images=[[torch.ones(1)], [torch.ones(2), torch.ones(3)]],
         part=Part(torch.ones(4)),
         meta={"grid": torch.ones(5), "part": Part(torch.ones(6)), "n": 3},
-        handle=fakes.Opaque(),
+        handle=Opaque(),
         names=("a",),
         owner=object(),
     )
@@ -315,11 +316,11 @@ class TestToDevice:
     @pytest.mark.parametrize("make", CONTAINERS)
     def test_records_whatever_has_leaves(self, make: Callable[[Tensor], Any]) -> None:
         """Each leaf object is recorded exactly once."""
-        leaf = fakes.on_device(2)
-        with fakes.recording() as recorded:
-            record_stream(make(leaf), fakes.stream(7))
+        with recorded_streams() as log:
+            stream, leaf = torch.Stream("cuda"), torch.ones(2, device="cuda")
+            record_stream(make(leaf), stream)
 
-        assert [(leaf, 7)] == recorded
+        assert [""] == log.recorded(leaf) == log.recorded(leaf, stream)
 
     def test_keeps_what_a_container_has_besides_items(self) -> None:
         """The factory of a defaultdict and the length of a deque are kept."""
@@ -373,25 +374,25 @@ class TestMapping:
 
     def test_records_the_keys_only(self) -> None:
         """Entries outside the keys are not looked at, those inside all are."""
-        one, two, three = (fakes.on_device(n) for n in (1, 2, 3))
-        forward = {"inputs": Part(one), "extra": {"a": two}, "stays": three, "x": self}
-        with fakes.recording() as recorded:
-            record_stream(forward, fakes.stream(), keys=self.KEYS)
+        with recorded_streams() as log:
+            one, two, three = (torch.ones(n, device="cuda") for n in (1, 2, 3))
+            inputs: dict[str, Any] = {"inputs": Part(one), "extra": {"a": two}}
+            forward = {**inputs, "stays": three, "x": self}
+            record_stream(forward, torch.Stream("cuda"), keys=self.KEYS)
 
-        assert [one, two] == [tensor for tensor, _ in recorded]
+        assert ["['inputs'].grid", "['extra']['a']"] == log.recorded(inputs)
 
     def test_one_object_under_two_keys_stays_one(self) -> None:
         """An object in two entries is moved once and recorded once."""
         one = torch.ones(1)
         moved = to_device({"a": Part(one), "b": one}, META, keys=["a", "b"])
-        device = fakes.on_device(1)
-        with fakes.recording() as recorded:
-            record_stream(
-                {"a": Part(device), "b": device}, fakes.stream(), keys=["a", "b"]
-            )
+        with recorded_streams() as log:
+            device = torch.ones(1, device="cuda")
+            forward = {"a": Part(device), "b": device}
+            record_stream(forward, torch.Stream("cuda"), keys=["a", "b"])
 
         assert moved["a"].grid is moved["b"]  # type: ignore[union-attr]
-        assert [device] == [tensor for tensor, _ in recorded]
+        assert [""] == log.recorded(device)
 
     @pytest.mark.parametrize("value", [3, "x", object(), lambda: None, torch.nn.Linear])
     def test_entry_without_support_raises_before_anything_moves(
@@ -406,7 +407,7 @@ class TestMapping:
         assert "extra" == caught.value.key  # type: ignore[attr-defined]
 
         with pytest.raises(TypeError, match="`extra`: "):
-            record_stream(forward, fakes.stream(), keys=self.KEYS)
+            record_stream(forward, object(), keys=self.KEYS)  # type: ignore[arg-type]
 
     def test_wrong_value_deep_inside_an_entry_names_the_entry(
         self, monkeypatch: pytest.MonkeyPatch
@@ -458,11 +459,12 @@ class TestMapping:
 
     def test_read_only_mapping_can_only_be_recorded(self) -> None:
         """A mapping that takes no new entries says so instead of changing its type."""
-        proxy = types.MappingProxyType({"a": fakes.on_device(1)})
-        with fakes.recording() as recorded:
-            record_stream(proxy, fakes.stream(), keys=["a"])
+        with recorded_streams() as log:
+            leaf = torch.ones(1, device="cuda")
+            proxy = types.MappingProxyType({"a": leaf})
+            record_stream(proxy, torch.Stream("cuda"), keys=["a"])
 
-        assert 1 == len(recorded)
+        assert [""] == log.recorded(leaf)
         with pytest.raises(TypeError, match=r"Pass `dict\(mapping\)`"):
             to_device(proxy, META, keys=["a"])
 
@@ -475,13 +477,12 @@ def test_borrowed_values_are_not_looked_at() -> None:
         ids: Tensor
         cache: Borrowed[list[dict[str, Any]]]
 
-    cache = [{"kv": fakes.on_device(2), "owner": object()}]
-    cached = Cached(fakes.on_device(1), cache)
-    with fakes.recording() as recorded:
-        cached.record_stream(fakes.stream())
+    with recorded_streams() as log:
+        cache = [{"kv": torch.ones(2, device="cuda"), "owner": object()}]
+        cached = Cached(torch.ones(1, device="cuda"), cache)
+        cached.record_stream(torch.Stream("cuda"))
 
-    assert ["ids"] == keys(cached)
-    assert [cached.ids] == [tensor for tensor, _ in recorded]
+    assert ["ids"] == keys(cached) == log.recorded(cached)
     assert cache is tensorpack.clone(Cached(torch.ones(1), cache)).cache
     assert cache is Cached(torch.ones(1), cache).to_device(META).cache
 
@@ -489,7 +490,7 @@ def test_borrowed_values_are_not_looked_at() -> None:
 def test_changed_while_it_moves_raises() -> None:
     """A payload that loses a leaf between the walk and the rebuild is reported."""
 
-    class Sly(fakes.Opaque):
+    class Sly(Opaque):
         victim: Any = None
 
         def to_device(self, device: Any, non_blocking: bool = False) -> "Sly":

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import attrs
-import fakes
 import numpy as np
 import pytest
 import torch
+from subjects import Opaque
 from torch import Tensor
 
 from tensorpack import (
@@ -26,6 +26,7 @@ from tensorpack import (
     record_stream,
     tensors,
 )
+from tensorpack.testing import device_twin, recorded_streams
 
 
 def one() -> Tensor:
@@ -142,7 +143,7 @@ class TestDynamic:
 
     def test_leaf_that_moves_itself(self) -> None:
         """A value with a lifetime of its own is asked to move."""
-        batch = Open([fakes.Opaque()])
+        batch = Open([Opaque()])
 
         assert ["x[0]"] == [key for key, _ in opaque(batch)]
         assert "meta" == batch.to_device("meta").x[0].device.type
@@ -221,14 +222,14 @@ class TestBorrowed:
             some: list[Borrowed[Tensor]]
             by_name: dict[str, Borrowed[object]]
 
-        cache, held = [{"k": fakes.on_device()}], [fakes.on_device()]
-        batch = Batch(fakes.on_device(), cache, held, {"o": object()})
-
-        with fakes.recording() as recorded:
-            batch.record_stream(fakes.stream())
+        with recorded_streams() as log:
+            leaves = [torch.ones(2, device="cuda") for _ in range(3)]
+            cache, held = [{"k": leaves[1]}], [leaves[2]]
+            batch = Batch(leaves[0], cache, held, {"o": object()})
+            batch.record_stream(torch.Stream("cuda"))
         moved = Batch(one(), cache, held, {}).to_device("meta")
 
-        assert [batch.ids] == [tensor for tensor, _ in recorded]
+        assert ["ids"] == log.recorded(batch)
         assert moved.cache is cache
         assert moved.some is held
         assert ["ids"] == keys(batch)
@@ -260,7 +261,7 @@ class TestHostOnly:
         assert cls(host).to_device("meta").x is host
         assert [] == keys(cls(host))
         with pytest.raises(LeafError, match="lives on `cuda:0`"):
-            keys(cls(wrap(fakes.on_device())))
+            keys(cls(wrap(device_twin(one()))))
 
 
 class TestDerived:
@@ -276,21 +277,21 @@ class TestDerived:
             one: Derived[Tensor | None] = None
             any: Derived[Handle | None] = None
 
-        leaves = [fakes.on_device() for _ in range(5)]
-        batch = Batch(
-            leaves[0],
-            {"a": [leaves[1], Inner(leaves[2])]},
-            leaves[3],
-            Handle(leaves[4]),
-        )
+        with recorded_streams() as log:
+            leaves = [torch.ones(2, device="cuda") for _ in range(5)]
+            batch = Batch(
+                leaves[0],
+                {"a": [leaves[1], Inner(leaves[2])]},
+                leaves[3],
+                Handle(leaves[4]),
+            )
+            forward, free = torch.Stream("cuda"), torch.Stream("cuda")
+            batch.record_stream(forward)
+            record_stream([batch], free)
 
-        with fakes.recording() as recorded:
-            batch.record_stream(fakes.stream())
-        with fakes.recording() as recorded_free:
-            record_stream([batch], fakes.stream())
-
-        assert list(map(id, leaves)) == [id(tensor) for tensor, _ in recorded]
-        assert list(map(id, leaves)) == [id(tensor) for tensor, _ in recorded_free]
+        each = ["[0]", "[1]", "[2]", "[3]", "[4]"]
+        assert each == log.recorded(leaves, forward) == log.recorded(leaves, free)
+        assert each * 2 == log.recorded(leaves)
         assert ["ids"] == keys(batch)
         assert (("ids",), ()) == (Batch.payload_keys(), Batch.host_keys())
 
@@ -325,13 +326,12 @@ class TestDerived:
             many: list[Cached]
             aside: Derived[Cached | None] = None
 
-        leaves = [fakes.on_device() for _ in range(2)]
-        batch = Batch([Cached(leaves[0])], Cached(leaves[1]))
+        with recorded_streams() as log:
+            leaves = [torch.ones(2, device="cuda") for _ in range(2)]
+            batch = Batch([Cached(leaves[0])], Cached(leaves[1]))
+            batch.record_stream(torch.Stream("cuda"))
 
-        with fakes.recording() as recorded:
-            batch.record_stream(fakes.stream())
-
-        assert list(map(id, leaves)) == [id(tensor) for tensor, _ in recorded]
+        assert ["[0]", "[1]"] == log.recorded(leaves)
         assert [] == keys(batch)
 
     def test_needs_a_default(self) -> None:

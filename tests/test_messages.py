@@ -1,18 +1,27 @@
-"""Every message in full. Read each as somebody who meets it at two in the night."""
+"""Every message in full. Read each as somebody who meets it at two in the night.
 
+Those of the transfer layer stand in `test_messages_transfer.py`, those of the kit and
+of the commands in `test_messages_kit.py`, `test_testing_assertions.py` and
+`test_show.py`, those of the mypy plugin beside the lines that they are about, in
+`tests/typing`. `test_every_message_is_tested` looks through all of them.
+"""
+
+import ast
 import collections
 import dataclasses
 import enum
 import functools
+import re
 import types
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 import attrs
-import fakes
 import numpy as np
 import pytest
 import torch
+from subjects import Opaque
 from torch import Tensor
 
 import tensorpack
@@ -36,6 +45,7 @@ from tensorpack import (
     register,
     to_device,
 )
+from tensorpack.testing import device_twin
 
 META = torch.device("meta")
 ONE = torch.ones(1)
@@ -52,6 +62,10 @@ class Bare:
 
 class Shouting:
     def record_stream(self, stream: object) -> None: ...
+
+
+class Speaker(Protocol):
+    ids: Tensor
 
 
 class Around:
@@ -103,6 +117,33 @@ class HandleAdapter(LifetimeAdapter[Handle]):
 
     def rebuild(self, value: Handle, leaves: Sequence[Tensor]) -> Handle:
         return Handle(leaves[0])
+
+
+ITSELF = "ITSELF"
+
+
+class Late:
+    """Stands for `type Late = Later`, which Python 3.11 cannot read."""
+
+    __type_params__ = ()
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    @property
+    def __value__(self) -> object:
+        raise NameError("name 'Later' is not defined")
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+Late.__name__ = "TypeAliasType"
+
+
+@dataclasses.dataclass
+class Settings:
+    size: int
 
 
 @dataclasses.dataclass
@@ -317,6 +358,24 @@ REFUSED: list[tuple[Any, str]] = [
         (
             "`int[Tensor]` cannot be read: TypeError: type 'int' is not subscriptable. "
             "Mend the annotation."
+        ),
+    ),
+    (
+        "Nobody(3)",
+        (
+            "`Nobody(3)` cannot be read: TypeError: the name `Nobody` is not known. "
+            "Mend the annotation."
+        ),
+    ),
+    (
+        "ITSELF",
+        "`ITSELF` is a name that stands for itself. Mend the annotation.",
+    ),
+    (
+        Late("Late"),
+        (
+            "`Late` cannot be read: name 'Later' is not defined. Define the name "
+            "before the class."
         ),
     ),
     (
@@ -580,6 +639,13 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
         ),
     ),
     (
+        lambda: payload(Speaker),
+        (
+            "`Speaker`: it is a protocol, which has no instances. Decorate the classes "
+            "that implement it."
+        ),
+    ),
+    (
         lambda: payload(type("Batch", (), {"__msgspec_cached_hash__": None})),
         (
             "`Batch`: it is a msgspec struct that caches its hash, which a moved copy "
@@ -605,6 +671,12 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
             attrs.make_class("Batch", {"\ufb01eld": attrs.field(type=Tensor)})
         ),
         "`Batch`: the field name '\ufb01eld' is no identifier. Rename the field.",
+    ),
+    (
+        lambda: payload(
+            attrs.make_class("Batch", {"__len__": attrs.field(type=Tensor)})
+        ),
+        ("`Batch`: the field name `__len__` is one of Python's own. Rename the field."),
     ),
     (
         lambda: type(
@@ -692,9 +764,9 @@ LIES: list[tuple[Any, object, str]] = [
     ),
     (
         HostOnly[object],
-        fakes.on_device(1),
+        device_twin(ONE),
         (
-            "`Batch.field`: a `FakeTensor` stands in a `HostOnly` field but lives on "
+            "`Batch.field`: a `DeviceTensor` stands in a `HostOnly` field but lives on "
             "`cuda:0`. Annotate the field `Tensor`, or mark it `Borrowed` if it is "
             "owned and recorded elsewhere."
         ),
@@ -714,6 +786,22 @@ LIES: list[tuple[Any, object, str]] = [
         (
             "`Batch.field['k']`: an `object` has no lifetime support. Move it to a "
             "`HostOnly` field."
+        ),
+    ),
+    (
+        Dynamic[dict[Any, int]],
+        {ONE: 1},
+        (
+            "`Batch.field`: a `Tensor` is the key of a mapping, and keys stay on the "
+            "host. Use a host value as the key."
+        ),
+    ),
+    (
+        Settings,
+        Part(ONE),
+        (
+            "`Batch.field`: a `Part` stands where a struct of host values is "
+            "annotated, and has others. Annotate the field `Part`, a payload."
         ),
     ),
     (
@@ -911,7 +999,7 @@ def ring() -> list[object]:
     return value
 
 
-class Sly(fakes.Opaque):
+class Sly(Opaque):
     """Changes its owner while it is being moved."""
 
     def __init__(self, change: Callable[[list[Any]], object]) -> None:
@@ -941,7 +1029,7 @@ class Wrapper(Tensor):
 
 def wrapped() -> None:
     leaf = Tensor._make_wrapper_subclass(Wrapper, (2,))  # type: ignore[attr-defined]
-    define(Tensor)(leaf).record_stream(fakes.stream())
+    define(Tensor)(leaf).record_stream(object())
 
 
 USES: list[tuple[Callable[[], object], str]] = [
@@ -1167,3 +1255,96 @@ def test_value_outside_of_any_field(value: Any, text: str) -> None:
     """The way out is one that there is: no field can be marked."""
     assert text == message(lambda: to_device(value, "meta"))
     assert text == message(lambda: CopyStream("cpu").start(value))
+
+
+# Completeness: what the sources can say is what the tests have read.
+
+PACKAGE = Path(tensorpack.__file__).parent
+SPEAKS_WITHOUT_RAISING = ("_proofs.py",)
+WORD = re.compile(r"\b[A-Za-z]{2,}\b")
+HOLE = re.compile(r"\{\w*\}")
+BETWEEN = "\x01"
+
+
+def texts_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Iterate the texts of a module that are no documentation, each hole as `{}`."""
+    named = {
+        ast.unparse(node.targets[0]): node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+    }
+    inside = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Expr, ast.JoinedStr, ast.BinOp))
+        for part in ast.iter_child_nodes(node)
+    }
+
+    def spelled(node: ast.AST) -> str:
+        match node:
+            case ast.Constant(value=str(text)):
+                return text
+            case ast.JoinedStr(values=values):
+                return "".join(spelled(value) or "{}" for value in values)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                both = (spelled(left), spelled(right))
+                return "".join(side or "{}" for side in both) if any(both) else ""
+            case ast.FormattedValue(value=ast.Name(id=name)) | ast.Name(id=name):
+                return spelled(named[name]) if name in named else ""
+            case _:
+                return ""
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr) and id(node) not in inside and spelled(node):
+            yield id(node), spelled(node)
+
+
+def said_by(path: Path) -> Iterator[str]:
+    """Iterate what a module of the package may say in an error.
+
+    That is every text of three words in a module that raises. A command also prints:
+    of its texts those count that are raised.
+    """
+    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(tree))
+    raises = any(isinstance(node, ast.Raise) for node in nodes)
+    if not raises and path.name not in SPEAKS_WITHOUT_RAISING:
+        return
+    annotations = {
+        id(part)
+        for node in nodes
+        for name in ("annotation", "returns")
+        for part in ast.walk(getattr(node, name, None) or ast.Pass())
+    }
+    raised = {
+        id(node.value)
+        for node in nodes
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "msg"
+    }
+    for node, text in texts_in(tree):
+        counts = node in raised if "_cli" in path.parts else node not in annotations
+        if counts and min(len(text.split()), len(WORD.findall(text))) >= 3:
+            yield text
+
+
+def test_every_message_is_tested() -> None:
+    """What a module may say stands in a test, from its first word to its last.
+
+    Where the source fills something in, the test may have anything short.
+    """
+    tested = BETWEEN.join(
+        text
+        for path in Path(__file__).parent.rglob("test_*.py")
+        for _, text in texts_in(ast.parse(path.read_text()))
+    )
+    said = [
+        (path.relative_to(PACKAGE), text)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "mypy_plugin" not in path.parts
+        for text in said_by(path)
+    ]
+
+    assert len(said) > 200
+    for path, text in said:
+        pattern = f"[^{BETWEEN}]{{0,80}}?".join(map(re.escape, HOLE.split(text)))
+        assert re.search(pattern, tested), f"{path}: {text}"

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import attrs
-import fakes
 import pytest
 import torch
 from torch import Tensor
@@ -143,7 +142,7 @@ def test_equal_object_of_the_same_class(
 def test_state_holds_no_stream_event_or_plan(make: Callable[[], Any]) -> None:
     """A payload that was moved and recorded carries nothing of it along."""
     value = make()
-    value.record_stream(fakes.stream())
+    value.record_stream(torch.Stream(stream_id=7, device_index=0, device_type=1))
     moved = value.to_device("cpu")
 
     for text in (pickle.dumps(moved), pickle.dumps(value)):

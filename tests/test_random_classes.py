@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
-import fakes
 import pytest
 import random_classes
 import torch
@@ -35,6 +34,7 @@ from tensorpack._nodes import (
     Typed,
     Walked,
 )
+from tensorpack.testing import recorded_streams
 
 CLASSES = 6
 EXAMPLES = 340
@@ -140,21 +140,21 @@ def _is_kept(key: str) -> bool:
     return key.rsplit(".", maxsplit=1)[-1].startswith(("host", "borrowed"))
 
 
-def check_device_value(value: Any) -> None:
-    """Assert that every leaf is recorded once, those aside included."""
+def check_device_value(make: Callable[[Maker], Any], seed: int) -> None:
+    """Assert that every leaf is recorded once, those aside included.
+
+    The kit is only asked which of the leaves that were found by hand are recorded.
+    """
+    with recorded_streams() as log:
+        value = make(Maker(seed, device=True))
+        value.record_stream(torch.Stream("cuda"))
     found = walk_by_hand(value)
-    leaves = [*found.leaves.values(), *found.aside.values()]
-    owns = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Own)}
-    for own in owns.values():
-        own.records.clear()
+    leaves = {id(x): x for x in (*found.leaves.values(), *found.aside.values())}
+    owns = [leaf for leaf in leaves.values() if isinstance(leaf, Own)]
+    there = {str(key): leaf for key, leaf in leaves.items() if isinstance(leaf, Tensor)}
 
-    with fakes.recording() as recorded:
-        value.record_stream(fakes.stream())
-
-    assert ids(leaf for leaf in leaves if isinstance(leaf, Tensor)) == sorted(
-        id(tensor) for tensor, _ in recorded
-    )
-    assert all(len(own.records) == 1 for own in owns.values())
+    assert sorted(f"[{key!r}]" for key in there) == sorted(log.recorded(there))
+    assert all(len(own.records) == 1 for own in owns)
 
 
 def check_universe(draw: Any, seed: int, spy: Spy) -> int:
@@ -163,7 +163,7 @@ def check_universe(draw: Any, seed: int, spy: Spy) -> int:
     for _ in range(CLASSES):
         cls = universe.add_class()
         check_host_value(universe.makers[cls](Maker(seed, device=False)), spy)
-        check_device_value(universe.makers[cls](Maker(seed, device=True)))
+        check_device_value(universe.makers[cls], seed)
     return len(universe.classes)
 
 

@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-import fakes
 import pytest
 import torch
+from subjects import Opaque
 from torch import Tensor
 
 from tensorpack import (
@@ -156,7 +156,7 @@ class Odd(Payload):
     point: Point
     entry: Entry
     handle: Handle
-    opaque: fakes.Opaque
+    opaque: Opaque
     meta: Dynamic[dict[str, Any]]
     cache: Borrowed[list[Tensor]]
     points: list[Point]

@@ -385,6 +385,51 @@ def test_missing_names_what_no_stream_was_recorded_on(log: Log) -> None:
     assert ["images[0]", "images[1]"] == log.missing(batch, other)
 
 
+def test_recorded_names_every_record_in_order(log: Log) -> None:
+    """Twice is twice, and what is no leaf of the payload is named by its number."""
+
+    @payload
+    class Batch(Payload):
+        ids: Tensor
+        again: Tensor
+        images: list[Tensor]
+        cache: Borrowed[Tensor]
+
+    forward, other = torch.cuda.Stream(), torch.cuda.Stream()
+    ids = torch.ones(1)
+    batch = device_twin(Batch(ids, ids, [torch.ones(2), torch.ones(3)], torch.ones(4)))
+    batch.record_stream(forward)
+
+    assert ["ids", "images[0]", "images[1]"] == log.recorded(batch, forward)
+    assert [] == log.recorded(batch, other)
+
+    batch.ids.record_stream(other)
+    batch.cache.record_stream(other)
+    batch.images[0][1:].record_stream(forward)
+
+    assert ["ids", "images[0]", "images[1]", "ids", "storage 3", "images[0]"] == (
+        log.recorded(batch)
+    )
+    assert ["ids", "storage 3"] == log.recorded(batch, other)
+
+
+def test_recorded_names_leaves_of_one_block_together(log: Log) -> None:
+    """The allocator is told of blocks, so a record of one leaf holds for its views."""
+    block = torch.ones(4, device="cuda")
+    block[2:].record_stream(torch.cuda.Stream())
+
+    assert ["['head'], ['tail']"] == log.recorded({"head": block, "tail": block[2:]})
+    assert ["storage 0"] == log.recorded({"host": torch.ones(2)})
+
+
+def test_recorded_reaches_every_tensor_inside(log: Log) -> None:
+    """A sparse leaf has two blocks, so it is recorded twice."""
+    leaf = torch.eye(2).to_sparse().to("cuda")
+    record_stream(leaf, torch.Stream("cuda"))
+
+    assert ["", ""] == log.recorded(leaf)
+
+
 def test_payload_without_a_device_leaf_is_not_handed_over(log: Log) -> None:
     """The assertion does not pass for the payload that was not moved at all."""
     with pytest.raises(AssertionError, match="no leaf on a device"):

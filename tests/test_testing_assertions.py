@@ -205,6 +205,38 @@ def test_field_that_somebody_else_answers_for_is_ignored() -> None:
     assert_covers(example(Owner, forgets="move embeddings"), ignore=["embeddings[0]"])
 
 
+def test_values_by_name_go_into_the_example() -> None:
+    """What annotations cannot tell is given; the other fields are filled."""
+
+    @payload
+    class Sized(Payload):
+        ids: Tensor
+        images: list[Tensor] | None = None
+        size: int = attrs.field(default=100, validator=attrs.validators.ge(100))
+
+    with pytest.raises(ValueError, match="must be >= 100"):
+        assert_covers(Sized)
+    assert_covers(Sized, size=100)
+    assert_covers(Owner, forgets="record state_offsets", state_offsets=None)
+    assert failure(assert_covers, Owner, forgets="record state_offsets") == [
+        "`Owner.record_stream` leaves out `state_offsets`."
+    ]
+    assert_covers(Owner, ignore=["state_offsets"], forgets="record state_offsets")
+
+
+def test_values_beside_an_instance_are_refused() -> None:
+    """They would have no place to go; a field's name that is wrong is told too."""
+    with pytest.raises(TypeError) as caught:
+        assert_covers(example(Owner), mask=None, size=3)
+    assert (
+        "`assert_covers` was given `mask`, `size` beside an `Owner`. Set them in the "
+        "instance, or pass its class."
+    ) == str(caught.value)
+
+    with pytest.raises(TypeError, match="has no field `nothing`"):
+        assert_covers(Owner, nothing=1)
+
+
 class Plain:
     """An owner that is neither attrs nor dataclass, whose move has other faults."""
 

@@ -25,10 +25,10 @@ from typing import (
 )
 
 import attrs
-import fakes
 import numpy as np
 import pytest
 import torch
+from subjects import Opaque
 from torch import Tensor
 
 from tensorpack import (
@@ -49,6 +49,7 @@ from tensorpack import (
     tensors,
 )
 from tensorpack.errors import Refusal
+from tensorpack.testing import recorded_streams
 
 META = torch.device("meta")
 ONE = torch.ones(1)
@@ -155,14 +156,14 @@ class TestRow2Borrowed:
     )
     def test_right(self, annotation: Any) -> None:
         """The same object, neither moved nor recorded."""
-        value = [{"a": fakes.on_device(1)}]
-        batch = payload_of(annotation)(value)
-        with fakes.recording() as recorded:
-            batch.record_stream(fakes.stream())
+        with recorded_streams() as log:
+            value = [{"a": torch.ones(1, device="cuda")}]
+            batch = payload_of(annotation)(value)
+            batch.record_stream(torch.Stream("cuda"))
 
         assert "borrowed" == role_of(annotation)
         assert value is batch.to_device(META).field
-        assert [] == recorded
+        assert [] == log.recorded(value)
 
     def test_wrong(self) -> None:
         """A marker on one arm of a union says nothing about the others."""
@@ -177,13 +178,13 @@ class TestRow3Derived:
     )
     def test_right(self, annotation: Any) -> None:
         """Its leaves are recorded and never moved."""
-        leaf = fakes.on_device(1)
-        batch = payload_of(annotation, field=None)(leaf)
-        with fakes.recording() as recorded:
-            batch.record_stream(fakes.stream())
+        with recorded_streams() as log:
+            leaf = torch.ones(1, device="cuda")
+            batch = payload_of(annotation, field=None)(leaf)
+            batch.record_stream(torch.Stream("cuda"))
 
         assert "derived" == role_of(annotation, field=None)
-        assert [leaf] == [tensor for tensor, _ in recorded]
+        assert [""] == log.recorded(leaf)
         assert batch.to_device(META).field is None
 
     def test_default_may_be_made(self) -> None:
@@ -366,11 +367,11 @@ class TestRow8Opaque:
 
     def test_right(self) -> None:
         """It is asked to move and to record itself."""
-        handle = fakes.Opaque("cuda:0")
-        batch = payload_of(fakes.Opaque)(handle)
-        batch.record_stream(stream := fakes.stream())
+        handle = Opaque("cuda:0")
+        batch = payload_of(Opaque)(handle)
+        batch.record_stream(stream := object())
 
-        assert "leaf" == role_of(fakes.Opaque)
+        assert "leaf" == role_of(Opaque)
         assert [stream] == handle.records
         assert META == batch.to_device("meta").field.device
 
@@ -424,7 +425,7 @@ class TestRow9Unions:
             (dict[str, Tensor] | dict[str, int], [{"a": ONE}, {"a": 3}]),
             (tuple[Tensor, int] | tuple[int, Tensor], [(ONE, 3), (3, ONE)]),
             (Handle | Tensor, [Handle(ONE), ONE]),
-            (fakes.Opaque | Tensor, [fakes.Opaque(), ONE]),
+            (Opaque | Tensor, [Opaque(), ONE]),
             (Sequence[Tensor] | Tensor, [[ONE], (ONE,), ONE]),
             (Tensor | HostOnly[list[int]], [ONE, [3]]),
             (Tensor | np.ndarray, [ONE, np.ones(1)]),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import attrs
-import fakes
 import pytest
 import torch
+from subjects import Opaque
 from torch import Tensor
 
 from tensorpack import (
@@ -30,19 +30,21 @@ from tensorpack import (
     tensors,
     to_device,
 )
+from tensorpack.testing import device_twin
 
 META = torch.device("meta")
 ONE = torch.ones(1)
+STREAM: Any = object()  # a leaf on the host never looks at it
 
 USES: tuple[Callable[[Any], object], ...] = (
     lambda x: x.to_device(META),
-    lambda x: x.record_stream(fakes.stream()),
+    lambda x: x.record_stream(STREAM),
     lambda x: x.pin_memory(),
     tensors,
     clone,
     evolve,
     lambda x: to_device(x, META),
-    lambda x: record_stream(x, fakes.stream()),
+    lambda x: record_stream(x, STREAM),
     lambda x: to_device({"x": x}, META, keys=["x"]),
     lambda x: to_device([x], META),
 )
@@ -151,7 +153,7 @@ class TestMarkedFields:
 
     def test_device_tensor_in_a_host_only_field(self) -> None:
         """It lives where the author has said that it never does."""
-        error = error_of(HostOnly[object], fakes.on_device(2))
+        error = error_of(HostOnly[object], device_twin(ONE))
 
         assert "lives on `cuda:0`" in error.problem
 
@@ -161,14 +163,14 @@ class TestMarkedFields:
         batch: Any = payload(type("Batch", (), body))
 
         assert ONE is batch(ONE).to_device(META).field
-        batch(ONE).record_stream(fakes.stream())
+        batch(ONE).record_stream(STREAM)
 
     def test_borrowed_values_are_never_looked_at(self) -> None:
         """Whatever stands there."""
         body = {"__annotations__": {"field": Borrowed[object]}}
         batch: Any = payload(type("Batch", (), body))
 
-        for value in (fakes.on_device(1), object(), Part(3)):  # type: ignore[arg-type]
+        for value in (device_twin(ONE), object(), Part(3)):  # type: ignore[arg-type]
             assert value is batch(value).to_device(META).field
 
     def test_wrong_value_in_a_derived_field(self) -> None:
@@ -180,7 +182,7 @@ class TestMarkedFields:
             cache: Derived[Tensor | None] = None
 
         with pytest.raises(LeafError, match=r"Cached\.cache`: an `int` stands"):
-            Cached(ONE, 3).record_stream(fakes.stream())  # type: ignore[arg-type]
+            Cached(ONE, 3).record_stream(STREAM)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("value", [object(), lambda: None, {"a": object()}])
     def test_unknown_object_in_a_dynamic_field(self, value: object) -> None:
@@ -253,7 +255,7 @@ class TestTensorFields:
 
     def test_wrong_value_in_an_opaque_field(self) -> None:
         """A field of a type that records itself takes leaves only."""
-        assert "field" == error_of(fakes.Opaque, 3).key
+        assert "field" == error_of(Opaque, 3).key
 
 
 class TestContainers:
@@ -341,7 +343,7 @@ class TestContainers:
             "h": int,
             "i": Dynamic[Any],
             "j": Foreign,
-            "k": fakes.Opaque,
+            "k": Opaque,
             "l": Tensor | list[Tensor],
             "m": collections.deque[Tensor],
         }

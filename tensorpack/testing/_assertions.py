@@ -23,7 +23,9 @@ from tensorpack.testing._twin import device_twin
 __all__ = ["assert_covers", "assert_honest", "assert_moves"]
 
 
-def assert_covers(subject: object, /, *, ignore: Collection[str] = ()) -> None:
+def assert_covers(
+    subject: object, /, *, ignore: Collection[str] = (), **values: object
+) -> None:
     """Fail unless a class moves and records every tensor that its instances reach.
 
     It is meant for generated and hand-written methods alike. The tensors are found by
@@ -35,9 +37,13 @@ def assert_covers(subject: object, /, *, ignore: Collection[str] = ()) -> None:
     Args:
         subject: a class, of which an example is made, or an instance on the host.
         ignore: keys that someone else answers for, with everything under them.
+        **values: of a class, values by field name, for what its annotations cannot
+            tell; the other fields are filled as `example` fills them.
 
     Raises:
         AssertionError: something is left out; the error names the key of each.
+        TypeError: no example can be made of the class, or `values` are given beside
+            an instance.
 
     >>> from tensorpack import payload
     >>> @payload
@@ -45,6 +51,7 @@ def assert_covers(subject: object, /, *, ignore: Collection[str] = ()) -> None:
     ...     ids: Tensor
     ...     images: list[Tensor]
     >>> assert_covers(Batch)
+    >>> assert_covers(Batch, images=[])
     >>> class Drifted:
     ...     def __init__(self, ids: Tensor, mask: Tensor):
     ...         self.ids, self.mask = ids, mask
@@ -57,7 +64,16 @@ def assert_covers(subject: object, /, *, ignore: Collection[str] = ()) -> None:
     AssertionError: `Drifted.record_stream` leaves out `mask`.
     """
     __tracebackhide__ = True
-    value: Any = example(subject) if isinstance(subject, type) else subject
+    if isinstance(subject, type):
+        value: Any = example(subject, **values)
+    elif values:
+        msg = (
+            f"`assert_covers` was given {_listed(values)} beside "
+            f"{a_class(type(subject))}. Set them in the instance, or pass its class."
+        )
+        raise TypeError(msg)
+    else:
+        value = subject
     cls = type(value)
     moves = next((n for n in ("to_device", "to") if hasattr(cls, n)), None)
     problems: list[str] = []

@@ -150,6 +150,31 @@ class Log:
             if not recorded.issuperset(storages)
         ]
 
+    def recorded(
+        self, payload: object, stream: torch.Stream | None = None
+    ) -> list[str]:
+        """Name what streams are recorded on: a key for each record, in their order.
+
+        So `log.recorded(batch) == ["ids", "mask"]` says that each leaf is recorded
+        once, in this order, and nothing else is. A leaf in several places has the first
+        of its keys; leaves that share a block are named together (`"ids, mask"`).
+        Memory of no leaf that the payload owns is named by its number (`"storage 3"`).
+
+        Args:
+            payload: an object of any class.
+            stream: the one whose records count; without it, those of all streams do.
+        """
+        names: dict[int, dict[int, str]] = {}
+        for found, storages in self.owned(payload):
+            for storage in storages:
+                keys = names.setdefault(storage, {})
+                keys.setdefault(id(found.tensor), found.key)
+        return [
+            ", ".join(names.get(number, {0: f"storage {number}"}).values())
+            for number in (e.storage for e in self.of("record", stream=stream))
+            if number is not None
+        ]
+
     def owned(
         self, payload: object, ignore: Collection[str] = ()
     ) -> Iterator[tuple[Found, list[int]]]:

@@ -1,4 +1,4 @@
-"""Tests as an engine writes them for its input owners, with tensors that are fakes."""
+"""Tests as an engine writes them for its input owners, with the testing kit."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,49 +27,51 @@ from torch import Tensor
 
 import tensorpack
 from tensorpack import Payload, payload, record_stream, tensors, to_device
+from tensorpack.testing import Log, recorded_streams
 
 META = torch.device("meta")
 
 
-class Device(Tensor):
-    """A tensor that claims to be on a device and writes down who records it."""
+class Leaves:
+    """Makes named tensors on the recorded device, and tells which are recorded."""
 
-    label: str
-    log: list[tuple[str, object]]
-
-    @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
-        return True
-
-    def record_stream(self, stream: object) -> None:  # type: ignore[override]
-        self.log.append((self.label, stream))
-
-
-class Fakes:
-    """Makes named device tensors that share one log."""
-
-    def __init__(self) -> None:
-        self.log: list[tuple[str, object]] = []
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._names: list[str] = []
+        self._made: list[Tensor] = []
+        self.forward = torch.Stream("cuda")
 
     def __call__(self, name: str) -> Any:
-        tensor = torch.zeros(1).as_subclass(Device)
-        tensor.label, tensor.log = name, self.log
-        return tensor
+        self._names.append(name)
+        self._made.append(torch.zeros(1, device="cuda"))
+        return self._made[-1]
 
     def fields(self, *names: str) -> dict[str, Any]:
         """Make one tensor for each field, named like it."""
         return {name: self(name) for name in names}
 
+    def recorded(self) -> list[str]:
+        """Name what is recorded, in the order of the records, all on one stream."""
+        keys = self._log.recorded(self._made)
+        assert keys == self._log.recorded(self._made, self.forward)
+        return [self._names[int(key.strip("[]"))] for key in keys]
+
+    def listed(self, value: object) -> list[str]:
+        """Name the leaves that a payload lists."""
+        names = dict(zip(map(id, self._made), self._names, strict=True))
+        return [names[id(leaf)] for _, leaf in tensors(value)]
+
 
 @pytest.fixture
-def fake() -> Fakes:
-    return Fakes()
+def new() -> Iterator[Leaves]:
+    with recorded_streams() as log:
+        yield Leaves(log)
 
 
-def model_inputs(fake: Fakes) -> ModelInputs:
+def model_inputs(new: Leaves) -> ModelInputs:
     """Fill every field of the model's inputs."""
     return ModelInputs(
-        **fake.fields(
+        **new.fields(
             "input_ids",
             "seq_length",
             "history_lengths",
@@ -82,8 +84,8 @@ def model_inputs(fake: Fakes) -> ModelInputs:
             "target_inputs_embeds",
             "mrope_pos_ids",
         ),
-        vision_inputs=vision_inputs(fake),
-        model_metas=[{"state": fake("a persistent state"), "n": 1}, None],
+        vision_inputs=vision_inputs(new),
+        model_metas=[{"state": new("a persistent state"), "n": 1}, None],
         is_decoding=False,
         max_q_seqlen=3,
         max_kv_seqlen=5,
@@ -92,30 +94,30 @@ def model_inputs(fake: Fakes) -> ModelInputs:
     )
 
 
-def vision_inputs(fake: Fakes) -> VisionModelInputs:
+def vision_inputs(new: Leaves) -> VisionModelInputs:
     """Fill every field of the vision inputs."""
     return VisionModelInputs(
-        history_lengths=fake("vision.history_lengths"),
-        input_embeddings=[[fake("vision.emb00")], [fake("vision.emb10")]],
-        input_embedding_ranges=[fake("vision.range0"), fake("vision.range1")],
-        input_embedding_indexing=fake("vision.indexing"),
+        history_lengths=new("vision.history_lengths"),
+        input_embeddings=[[new("vision.emb00")], [new("vision.emb10")]],
+        input_embedding_ranges=[new("vision.range0"), new("vision.range1")],
+        input_embedding_indexing=new("vision.indexing"),
         input_multimodals=[
-            {"image": [multimodal(fake, "mm0"), multimodal(fake, "mm1")]},
+            {"image": [multimodal(new, "mm0"), multimodal(new, "mm1")]},
             {},
         ],
     )
 
 
-def multimodal(fake: Fakes, name: str) -> MultiModalData:
+def multimodal(new: Leaves, name: str) -> MultiModalData:
     """Fill every field of a multimodal item."""
     return MultiModalData(
-        data=[fake(f"{name}.data0"), fake(f"{name}.data1")],
+        data=[new(f"{name}.data0"), new(f"{name}.data1")],
         start=0,
         end=4,
         meta={
-            "grid": fake(f"{name}.grid"),
+            "grid": new(f"{name}.grid"),
             "sizes": (1, 2),
-            "more": [{"mask": fake(f"{name}.mask")}],
+            "more": [{"mask": new(f"{name}.mask")}],
         },
         modality=Modality.VIDEO,
         mrope_pos_ids=np.zeros(3),
@@ -157,7 +159,7 @@ SAMPLING = (
     "repetition_ngram_size",
     "repetition_ngram_threshold",
 )
-OWNERS: dict[str, tuple[Callable[[Fakes], Any], tuple[str, ...]]] = {
+OWNERS: dict[str, tuple[Callable[[Leaves], Any], tuple[str, ...]]] = {
     "ModelInputs": (
         model_inputs,
         (
@@ -176,8 +178,8 @@ OWNERS: dict[str, tuple[Callable[[Fakes], Any], tuple[str, ...]]] = {
         ),
     ),
     "ModelInputsDelta": (
-        lambda fake: ModelInputsDelta(
-            **fake.fields("indices", "block_offsets", "num_ignored_history"),
+        lambda new: ModelInputsDelta(
+            **new.fields("indices", "block_offsets", "num_ignored_history"),
             indice_cpu=np.arange(3),
             max_q_seqlen=1,
             max_kv_seqlen=2,
@@ -187,12 +189,12 @@ OWNERS: dict[str, tuple[Callable[[Fakes], Any], tuple[str, ...]]] = {
     ),
     "VisionModelInputs": (vision_inputs, VISION),
     "MultiModalData": (
-        lambda fake: multimodal(fake, "x"),
+        lambda new: multimodal(new, "x"),
         ("x.data0", "x.data1", "x.grid", "x.mask"),
     ),
     "SamplingInputs": (
-        lambda fake: SamplingInputs(
-            **fake.fields(*SAMPLING),
+        lambda new: SamplingInputs(
+            **new.fields(*SAMPLING),
             generated_ids_cpu=np.arange(3),
             logits_processors=[object()],
             session_ctx=[{"a": 1}],
@@ -200,20 +202,20 @@ OWNERS: dict[str, tuple[Callable[[Fakes], Any], tuple[str, ...]]] = {
         SAMPLING,
     ),
     "ARStoppingCriteria": (
-        lambda fake: ARStoppingCriteria(fake("num_appendable_ids")),
+        lambda new: ARStoppingCriteria(new("num_appendable_ids")),
         ("num_appendable_ids",),
     ),
     "DraftStoppingCriteria": (
-        lambda fake: DraftStoppingCriteria(
-            fake("num_appendable_ids"), fake("num_rejected"), [fake("accepted")]
+        lambda new: DraftStoppingCriteria(
+            new("num_appendable_ids"), new("num_rejected"), [new("accepted")]
         ),
         ("num_appendable_ids", "num_rejected", "accepted"),
     ),
     "ARExtraInputs": (lambda _: ARExtraInputs(), ()),
     "DraftExtraInputs": (
-        lambda fake: DraftExtraInputs(
-            **fake.fields("target_logits", "target_hidden_states", "draft_token_ids"),
-            block_masks={"a": fake("mask a"), "b": fake("mask b")},
+        lambda new: DraftExtraInputs(
+            **new.fields("target_logits", "target_hidden_states", "draft_token_ids"),
+            block_masks={"a": new("mask a"), "b": new("mask b")},
             num_draft=2,
         ),
         (
@@ -225,8 +227,8 @@ OWNERS: dict[str, tuple[Callable[[Fakes], Any], tuple[str, ...]]] = {
         ),
     ),
     "CacheCheckpointInputs": (
-        lambda fake: CacheCheckpointInputs(
-            **fake.fields("kv_restore_plan", "kv_save_plan"),
+        lambda new: CacheCheckpointInputs(
+            **new.fields("kv_restore_plan", "kv_save_plan"),
             state_restore_plan=((1,), (2,)),
         ),
         ("kv_restore_plan", "kv_save_plan"),
@@ -239,34 +241,33 @@ each_owner = pytest.mark.parametrize(
 
 @each_owner
 def test_record_stream_reaches_every_device_field_once(
-    make: Callable[[Fakes], Any], expected: tuple[str, ...], fake: Fakes
+    make: Callable[[Leaves], Any], expected: tuple[str, ...], new: Leaves
 ) -> None:
     """Every device-owned tensor is recorded once, in field order, and nothing else."""
-    stream = object()
-    make(fake).record_stream(stream)
+    make(new).record_stream(new.forward)
 
-    assert [(name, stream) for name in expected] == fake.log
+    assert list(expected) == new.recorded()
 
 
 @each_owner
 def test_what_is_recorded_is_what_travels(
-    make: Callable[[Fakes], Any], expected: tuple[str, ...], fake: Fakes
+    make: Callable[[Leaves], Any], expected: tuple[str, ...], new: Leaves
 ) -> None:
     """The listed, the moved and the recorded tensors are the same ones."""
-    value = make(fake)
+    value = make(new)
     twin = value.to_device(META)
 
-    assert list(expected) == [leaf.label for _, leaf in tensors(value)]  # type: ignore[attr-defined]
+    assert list(expected) == new.listed(value)
     assert [key for key, _ in tensors(value)] == [key for key, _ in tensors(twin)]
     assert {META} >= {leaf.device for _, leaf in tensors(twin)}
 
 
 @each_owner
 def test_host_fields_are_the_same_objects(
-    make: Callable[[Fakes], Any], expected: tuple[str, ...], fake: Fakes
+    make: Callable[[Leaves], Any], expected: tuple[str, ...], new: Leaves
 ) -> None:
     """What stays on the host is handed on as it is."""
-    value = make(fake)
+    value = make(new)
     twin = value.to_device(META)
 
     assert type(value) is type(twin)
@@ -320,48 +321,46 @@ def test_fields_stand_on_the_sides_where_the_engine_has_them() -> None:
 class TestBorrowed:
     """Persistent tensors in `model_metas` belong to the model."""
 
-    def test_are_neither_moved_nor_recorded(self, fake: Fakes) -> None:
+    def test_are_neither_moved_nor_recorded(self, new: Leaves) -> None:
         """The very same list, with the very same tensors in it."""
-        inputs = model_inputs(fake)
+        inputs = model_inputs(new)
         metas = inputs.model_metas
         assert metas is not None
         state = metas[0]["state"]  # type: ignore[index]
         twin = inputs.to_device(META)
-        inputs.record_stream(object())  # type: ignore[arg-type]
+        inputs.record_stream(new.forward)
 
         assert metas is twin.model_metas
         assert state is metas[0]["state"]  # type: ignore[index]
-        assert "a persistent state" not in dict(fake.log)
+        assert "a persistent state" not in new.recorded()
 
 
 class TestDynamic:
     """`MultiModalData.meta` holds what a model's processor has put there."""
 
     def test_payloads_and_tensors_travel_and_host_values_stay(
-        self, fake: Fakes
+        self, new: Leaves
     ) -> None:
         """Each value is treated by what it is."""
         sizes = [1, 2]
         item = MultiModalData(
-            fake("data"), 0, meta={"nested": multimodal(fake, "n"), "sizes": sizes}
+            new("data"), 0, meta={"nested": multimodal(new, "n"), "sizes": sizes}
         )
         twin = item.to_device(META)
-        item.record_stream(object())  # type: ignore[arg-type]
+        item.record_stream(new.forward)
 
         assert twin.meta is not None
         assert META == twin.meta["nested"].meta["grid"].device
         assert sizes == twin.meta["sizes"]
-        assert ["data", "n.data0", "n.data1", "n.grid", "n.mask"] == [
-            name for name, _ in fake.log
-        ]
+        assert ["data", "n.data0", "n.data1", "n.grid", "n.mask"] == new.recorded()
 
-    def test_unknown_object_raises_with_its_key(self, fake: Fakes) -> None:
+    def test_unknown_object_raises_with_its_key(self, new: Leaves) -> None:
         """A processor's own object is not passed over in silence."""
 
         class Grid:
             pass
 
-        item = MultiModalData(fake("data"), 0, meta={"grid": Grid()})
+        item = MultiModalData(new("data"), 0, meta={"grid": Grid()})
 
         with pytest.raises(TypeError, match=r"MultiModalData\.meta\['grid'\]`: a `Gri"):
             item.to_device(META)
@@ -406,7 +405,7 @@ class TestForwardInputs:
     """The dictionary that one step hands from task to task."""
 
     @staticmethod
-    def forward(fake: Fakes) -> dict[str, Any]:
+    def forward(new: Leaves) -> dict[str, Any]:
         """Make the forward inputs of one step."""
         owners = {
             "inputs": "ModelInputs",
@@ -416,19 +415,18 @@ class TestForwardInputs:
             "stopping_criteria": "DraftStoppingCriteria",
             "extra_inputs": "DraftExtraInputs",
         }
-        travelling = {key: OWNERS[name][0](fake) for key, name in owners.items()}
+        travelling = {key: OWNERS[name][0](new) for key, name in owners.items()}
         return {
             **travelling,
             "is_last_step": False,
             "sequences": [object()],
             "callback": print,
-            "a tensor that stays": fake("stays"),
+            "a tensor that stays": new("stays"),
         }
 
-    def test_entries_under_the_keys_are_recorded(self, fake: Fakes) -> None:
+    def test_entries_under_the_keys_are_recorded(self, new: Leaves) -> None:
         """Every owner's tensors, in the order of the keys, each exactly once."""
-        stream = object()
-        record_stream(self.forward(fake), stream, keys=KEYS)  # type: ignore[arg-type]
+        record_stream(self.forward(new), new.forward, keys=KEYS)
         expected = [
             name
             for owner in (
@@ -442,11 +440,11 @@ class TestForwardInputs:
             for name in OWNERS[owner][1]
         ]
 
-        assert [(name, stream) for name in expected] == fake.log
+        assert expected == new.recorded()
 
-    def test_entries_outside_the_keys_pass_untouched(self, fake: Fakes) -> None:
+    def test_entries_outside_the_keys_pass_untouched(self, new: Leaves) -> None:
         """Flags, sequences and callbacks are the same objects."""
-        forward = self.forward(fake)
+        forward = self.forward(new)
         moved = to_device(forward, META, keys=KEYS)
 
         assert list(forward) == list(moved)
@@ -454,30 +452,30 @@ class TestForwardInputs:
             assert (key in KEYS) is (moved[key] is not value)
         assert META == moved["extra_inputs"].block_masks["a"].device
 
-    def test_absent_entries_are_skipped(self, fake: Fakes) -> None:
+    def test_absent_entries_are_skipped(self, new: Leaves) -> None:
         """A decoding step has no inputs, a prefill step no delta."""
-        forward = {"inputs": None, "delta": OWNERS["ModelInputsDelta"][0](fake)}
+        forward = {"inputs": None, "delta": OWNERS["ModelInputsDelta"][0](new)}
         moved = to_device(forward, META, keys=KEYS)
-        record_stream(forward, object(), keys=KEYS)  # type: ignore[arg-type]
+        record_stream(forward, new.forward, keys=KEYS)
 
         assert ["inputs", "delta"] == list(moved)
         assert moved["inputs"] is None
-        assert 3 == len(fake.log)
+        assert list(OWNERS["ModelInputsDelta"][1]) == new.recorded()
 
     @pytest.mark.parametrize("value", [object(), 3, "text", [object()], {"a": print}])
     def test_entry_without_support_is_a_type_error(
-        self, value: object, fake: Fakes
+        self, value: object, new: Leaves
     ) -> None:
         """The key is named, and nothing is recorded by halves."""
-        forward = {**self.forward(fake), "extra_inputs": value}
+        forward = {**self.forward(new), "extra_inputs": value}
 
         with pytest.raises(TypeError, match="`extra_inputs"):
             to_device(forward, META, keys=KEYS)
         with pytest.raises(TypeError, match="`extra_inputs"):
-            record_stream(forward, object(), keys=KEYS)  # type: ignore[arg-type]
-        assert [] == fake.log
+            record_stream(forward, new.forward, keys=KEYS)
+        assert [] == new.recorded()
 
-    def test_owner_that_is_not_migrated_yet_works_too(self, fake: Fakes) -> None:
+    def test_owner_that_is_not_migrated_yet_works_too(self, new: Leaves) -> None:
         """A class with hand-written methods is asked to do it itself."""
 
         class ByHand:
@@ -496,12 +494,12 @@ class TestForwardInputs:
             def record_stream(self, stream: object) -> None:
                 self.streams.append(stream)
 
-        owner, stream = ByHand(), object()
-        forward = {"inputs": owner, "extra_inputs": fake("x")}
-        record_stream(forward, stream, keys=KEYS)  # type: ignore[arg-type]
+        owner = ByHand()
+        forward = {"inputs": owner, "extra_inputs": new("x")}
+        record_stream(forward, new.forward, keys=KEYS)
         moved = to_device(forward, META, keys=KEYS, non_blocking=True)
 
-        assert [stream] == owner.streams
+        assert [new.forward] == owner.streams
         assert ("moved", META, True) == moved["inputs"]
 
 
@@ -522,7 +520,7 @@ class TestStrategies:
             DraftStoppingCriteria.payload_keys()
         )
 
-    def test_a_field_of_the_base_takes_every_strategy(self, fake: Fakes) -> None:
+    def test_a_field_of_the_base_takes_every_strategy(self, new: Leaves) -> None:
         """Dispatch is on the value's class."""
 
         @payload
@@ -530,43 +528,43 @@ class TestStrategies:
             criteria: StoppingCriteria
             extra: ExtraInputs | None = None
 
-        criteria = DraftStoppingCriteria(fake("a"), fake("b"), [fake("c")])
-        step = Step(criteria, DraftExtraInputs(fake("d")))
-        step.record_stream(object())  # type: ignore[arg-type]
+        criteria = DraftStoppingCriteria(new("a"), new("b"), [new("c")])
+        step = Step(criteria, DraftExtraInputs(new("d")))
+        step.record_stream(new.forward)
 
-        assert ["a", "b", "c", "d"] == [name for name, _ in fake.log]
+        assert ["a", "b", "c", "d"] == new.recorded()
         assert DraftStoppingCriteria is type(step.to_device(META).criteria)
 
-    def test_forgotten_decorator_is_found_at_first_use(self, fake: Fakes) -> None:
+    def test_forgotten_decorator_is_found_at_first_use(self, new: Leaves) -> None:
         """A third strategy whose author forgot the decorator fails at once."""
 
         class Forgotten(ARStoppingCriteria):
             mask: Tensor
 
-        forward = {"stopping_criteria": Forgotten(fake("a"))}
+        forward = {"stopping_criteria": Forgotten(new("a"))}
 
         with pytest.raises(TypeError, match="`mask` would be lost"):
             to_device(forward, META, keys=KEYS)
         with pytest.raises(TypeError, match="`mask` would be lost"):
-            record_stream(forward, object(), keys=KEYS)  # type: ignore[arg-type]
+            record_stream(forward, new.forward, keys=KEYS)
 
-    def test_forgotten_field_cannot_happen(self, fake: Fakes) -> None:
+    def test_forgotten_field_cannot_happen(self, new: Leaves) -> None:
         """A field that is added later is covered by writing its annotation."""
 
         @payload
         class Grown(DraftExtraInputs):
             new_masks: dict[str, list[Tensor]] | None = None
 
-        grown = Grown(new_masks={"a": [fake("new")]})
-        grown.record_stream(object())  # type: ignore[arg-type]
+        grown = Grown(new_masks={"a": [new("added")]})
+        grown.record_stream(new.forward)
 
-        assert ["new"] == [name for name, _ in fake.log]
+        assert ["added"] == new.recorded()
 
 
 def owners() -> Iterator[Any]:
-    fake = Fakes()
-    for make, _ in OWNERS.values():
-        yield make(fake)
+    with recorded_streams() as log:
+        for make, _ in OWNERS.values():
+            yield make(Leaves(log))
 
 
 def test_every_owner_is_short_to_print() -> None:

@@ -2,7 +2,7 @@
 
 Runs where lmdeploy is importable: its wheel without its requirements, and the modules
 that its import asks for. No GPU: the engine's own functions move and record, and what
-they ask of CUDA is answered by fakes.
+they ask of CUDA is answered by recorded streams.
 """
 
 import asyncio
@@ -11,13 +11,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import fakes
 import numpy as np
 import pytest
 import torch
 from clients.libraries import as_they_were, client
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from tensorpack import (
     Borrowed,
@@ -30,6 +28,7 @@ from tensorpack import (
     payload,
     tensors,
 )
+from tensorpack.testing import recorded_streams
 
 client("lmdeploy", "0.18")
 inputs = client("lmdeploy.pytorch.model_inputs")
@@ -218,38 +217,8 @@ FORGOTTEN = {
 
 
 def there(*shape: int) -> Tensor:
-    """Make a leaf that says it is on a device."""
-    return fakes.on_device(*shape, dtype=torch.long)
-
-
-class _OnCuda(TorchFunctionMode):
-    """Answers a move to "cuda" with a tensor that says it is there."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        named = {str(device) for device in (*args, *(kwargs or {}).values())}
-        moves = getattr(func, "__name__", "") in ("to", "cuda")
-        if moves and named & {"cuda", "cuda:0"}:
-            return fakes.on_device(*args[0].shape, dtype=args[0].dtype)
-        return func(*args, **(kwargs or {}))
-
-
-class _Event:
-    """An event that is done at once."""
-
-    def record(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the engine's functions believe in a device."""
-    monkeypatch.setattr(torch.cuda, "Event", _Event)
-    with _OnCuda():
-        yield
+    """Make a leaf on the recorded device."""
+    return torch.zeros(shape, dtype=torch.long, device="cuda")
 
 
 def preprocess(entries: dict[str, Any]) -> dict[str, Any]:
@@ -272,15 +241,6 @@ def preprocess(entries: dict[str, Any]) -> dict[str, Any]:
         return found
 
     return asyncio.run(one_step())
-
-
-def recorded_in(entries: dict[str, Any]) -> list[int]:
-    """Let the engine record its forward stream, and give the ids of the tensors."""
-    with fakes.recording() as recorded:
-        agent._record_forward_input_stream(entries, fakes.stream())
-
-    assert {7} == {stream_id for _, stream_id in recorded} or not recorded
-    return [id(tensor) for tensor, _ in recorded]
 
 
 def test_owners_are_refused_as_they_stand() -> None:
@@ -322,11 +282,11 @@ class TestAdopted:
 
         assert KEYS == found
 
-    @pytest.mark.usefixtures("cuda")
     def test_preprocessing_moves_every_leaf(self) -> None:
         """The engine's own loop moves the dictionary; other entries pass through."""
         entries = forward_inputs()
-        moved = preprocess(entries)
+        with recorded_streams():
+            moved = preprocess(entries)
 
         for name, keys in KEYS.items():
             leaves = dict(tensors(moved[name]))
@@ -341,10 +301,14 @@ class TestAdopted:
 
     def test_engine_records_every_leaf(self) -> None:
         """Its forward stream is recorded on each leaf, and on nothing borrowed."""
-        entries = forward_inputs(there)
+        with recorded_streams() as log:
+            forward = torch.Stream("cuda")
+            entries = forward_inputs(there)
+            agent._record_forward_input_stream(entries, forward)
         leaves = [leaf for name in KEYS for _, leaf in tensors(entries[name])]
+        each = [f"[{number}]" for number in range(len(leaves))]
 
-        assert [id(leaf) for leaf in leaves] == recorded_in(entries)
+        assert each == log.recorded(leaves) == log.recorded(leaves, forward)
 
     def test_host_fields_are_the_same_objects(self) -> None:
         """Arrays, plans, contexts and callbacks are not copied."""
@@ -416,10 +380,10 @@ class TestAdopted:
 class TestBefore:
     """What the hand-written methods do, on the same inputs."""
 
-    @pytest.mark.usefixtures("cuda")
     def test_hand_written_move_forgets(self) -> None:
         """Tensors below the first level of `meta` and in `logprobs` stay behind."""
-        moved = preprocess(forward_inputs())
+        with recorded_streams():
+            moved = preprocess(forward_inputs())
         meta = moved["inputs"].vision_inputs.input_multimodals[0]["image"][0].meta
         left = [
             meta["crops"][0],
@@ -433,22 +397,20 @@ class TestBefore:
 
     def test_hand_written_record_forgets(self) -> None:
         """The same tensors are not recorded, so their blocks may be handed out."""
-        entries = forward_inputs(there)
-        before = recorded_in(entries)
+        with recorded_streams() as log:
+            forward = torch.Stream("cuda")
+            entries = forward_inputs(there)
+            agent._record_forward_input_stream(entries, forward)
         with as_they_were(*WRITTEN, *STRATEGIES, agent.BatchedLogProbs):
             for cls, names in WRITTEN.items():
                 for name in names:
                     delattr(cls, name)
             for cls in (agent.BatchedLogProbs, *WRITTEN, *STRATEGIES):
                 payload(cls, fields=FIELDS.get(cls))
-            leaves = {
-                name: {id(leaf): key for key, leaf in tensors(entries[name])}
+            missed = {
+                name: [k for k, x in tensors(entries[name]) if log.missing(x, forward)]
                 for name in KEYS
             }
-        missed = {
-            name: [key for leaf, key in found.items() if leaf not in before]
-            for name, found in leaves.items()
-        }
 
         assert FORGOTTEN == {name: keys for name, keys in missed.items() if keys}
 

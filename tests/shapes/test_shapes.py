@@ -6,7 +6,6 @@ stand-ins. Each shape is made by `dataclasses` and by attrs, with the same verdi
 
 from typing import Any
 
-import fakes
 import pytest
 import torch
 from shapes import lmdeploy, others, recsys, servers
@@ -14,6 +13,7 @@ from shapes.tools import ATTRS, DATACLASS, Shape, Tool, filled, leaves_by_hand
 from torch import Tensor
 
 from tensorpack import DefinitionError, LifetimeError, clone, payload, tensors
+from tensorpack.testing import recorded_streams
 
 SHAPES: dict[str, Shape] = {
     "VisionModelInputs": lmdeploy.VISION_MODEL_INPUTS,
@@ -109,16 +109,19 @@ def test_every_device_leaf_is_recorded(shape: Shape, tool: Tool) -> None:
     made: list[Tensor] = []
 
     def device_leaf() -> Tensor:
-        made.append(fakes.on_device())
+        made.append(torch.ones(2, device="cuda"))
         return made[-1]
 
-    value = filled(cls, device_leaf, shape)
-    expected = ids(leaves_by_hand(value, frozenset()))
+    with recorded_streams() as log:
+        value = filled(cls, device_leaf, shape)
+        value.record_stream(torch.Stream("cuda"))
+    held = set(ids(leaves_by_hand(value, frozenset())))
+    leaves = [leaf for leaf in made if id(leaf) in held]
 
-    with fakes.recording() as recorded:
-        value.record_stream(fakes.stream())
-
-    assert expected == sorted(id(tensor) for tensor, _ in recorded)
+    assert held
+    assert [f"[{n}]" for n in range(len(leaves))] == sorted(
+        log.recorded(leaves), key=lambda key: int(key[1:-1])
+    )
 
 
 class TestPeculiarities:
