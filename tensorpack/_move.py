@@ -15,7 +15,6 @@ from tensorpack._streams import is_capturing
 from tensorpack.errors import CaptureError, LeafError
 
 __all__ = [
-    "ONE_PLACE",
     "check_methods",
     "cloned",
     "compacted",
@@ -23,13 +22,14 @@ __all__ = [
     "moved",
     "pinned",
     "record",
+    "stand_twice",
 ]
 
 # Note [leaves that stand twice]
 # An object that stands in two places of a payload stands twice in its list of leaves,
 # so it has more references than one that stands once. To read the numbers of references
 # takes half of the time of putting all ids into a set, and less with cold caches. Other
-# references are no harm: then the ids are looked at. Only a tensor that an adapter has
+# references are no harm: then the ids are looked at as well. Only what an adapter has
 # made for the list, and lists twice, is taken for two. Tracing cannot read the numbers.
 
 # Note [cold caches]
@@ -55,8 +55,7 @@ def _references_of_one() -> int:
     return max(map(getrefcount, leaves))
 
 
-ONE_PLACE = _references_of_one()
-"""References of a leaf that stands once: see Note [leaves that stand twice]."""
+_ONE_PLACE = _references_of_one()
 _Device = torch.device
 
 
@@ -68,6 +67,15 @@ class _Guards(threading.local):
 
 
 _guards = _Guards()
+
+
+def stand_twice(leaves: Sequence[Any]) -> bool:
+    """Tell whether an object stands twice among leaves."""
+    return (
+        len(leaves) > 1
+        and max(map(getrefcount, leaves)) > _ONE_PLACE
+        and len(set(map(id, leaves))) < len(leaves)
+    )
 
 
 def moved(
@@ -90,7 +98,7 @@ def moved(
     """
     target = device if type(device) is _Device else torch.device(device)
     flag = non_blocking and target not in _HOST
-    if leaves and max(map(getrefcount, leaves)) > ONE_PLACE:
+    if stand_twice(leaves):
         return _moved_once(leaves, target, non_blocking=flag)
     if plain and target in _CUDA:
         # The same as `to`, but torch has fewer forms of it to try: 0.96 of the time.
@@ -169,7 +177,7 @@ def record(
         CaptureError: the current stream is capturing a graph.
         LeafError: nobody can tell what memory a leaf owns.
     """
-    if leaves and max(map(getrefcount, leaves)) > ONE_PLACE:
+    if stand_twice(leaves):
         leaves = list({id(leaf): leaf for leaf in leaves}.values())
     if plain and leaves and leaves[0].is_cuda:
         if _is_capturing_cuda():

@@ -4,13 +4,12 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from sys import getrefcount
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tensorpack._move import ONE_PLACE, each_once, moved
+from tensorpack._move import each_once, moved, stand_twice
 from tensorpack._opened import owned_tensors
 from tensorpack._pack import Packer
 from tensorpack._staging import PinnedPool, Stager
@@ -87,7 +86,7 @@ class CopyQueue:
             CaptureError: the copy stream is capturing; nothing was queued then.
             LeafError: no stream could be recorded on a leaf; the same.
         """
-        if not leaves or max(map(getrefcount, leaves)) <= ONE_PLACE:
+        if not stand_twice(leaves):
             return self._put(leaves, key_of, after)
         queued: list[Queued] = []
 

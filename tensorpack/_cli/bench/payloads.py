@@ -45,13 +45,17 @@ class Case:
 
 
 def make_case(name: str, shapes: list[Shape], *, pinned: bool) -> Case:
-    """Make the tensors and put them into each kind of object."""
-    tensors = {f"field_{i}": _filled(*shape, pinned) for i, shape in enumerate(shapes)}
+    """Make each kind of object, each the only owner of its tensors."""
+
+    def tensors() -> dict[str, Tensor]:
+        return {f"field_{i}": _filled(*s, pinned) for i, s in enumerate(shapes)}
+
+    mapping = tensors()
     plain = attrs.make_class(
-        "Inputs", {n: attrs.field(type=Tensor) for n in tensors}, slots=False, eq=False
+        "Inputs", {n: attrs.field(type=Tensor) for n in mapping}, slots=False, eq=False
     )
     made: Any = payload(plain)
-    return Case(name, made(**tensors), _hand_written(tensors), tensors)
+    return Case(name, made(**tensors()), _hand_written(tensors()), mapping)
 
 
 def _filled(shape: tuple[int, ...], dtype: torch.dtype, pinned: bool) -> Tensor:
