@@ -18,7 +18,7 @@ import torch
 from tensorpack._lifetime import Derived
 from tensorpack._msgspec import is_struct, struct_defaults
 from tensorpack._resolve import own_annotations
-from tensorpack.errors import DefinitionError, Refusal
+from tensorpack.errors import DefinitionError, Refusal, its_fields
 
 __all__ = [
     "CachedProperty",
@@ -225,7 +225,7 @@ def check_names(
         raise DefinitionError(
             cls=cls.__qualname__,
             problem=f"`fields=` names {', '.join(unknown)}, which it does not have",
-            remedy=f"Its fields are {', '.join(f'`{name}`' for name in declared)}.",
+            remedy=its_fields(declared),
         )
 
 

@@ -13,7 +13,7 @@ from tensorpack._kinds import a_class, has_leaves, is_payload, payload_plan
 from tensorpack._move import check_methods, cloned, compacted, moved, record
 from tensorpack._msgspec import setter_of
 from tensorpack._walk import Entries, pairs, walk
-from tensorpack.errors import LeafError
+from tensorpack.errors import LeafError, its_fields
 
 __all__ = [
     "clone",
@@ -123,7 +123,7 @@ def evolve(value: T, /, **changes: object) -> T:
     if unknown:
         msg = (
             f"`{type(value).__qualname__}` has no field {', '.join(unknown)}. "
-            f"Its fields are {', '.join(f'`{name}`' for name in names)}."
+            + its_fields(names)
         )
         raise TypeError(msg)
     new = rebuild(value, walk(value).leaves)

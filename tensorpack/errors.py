@@ -7,7 +7,7 @@ text is whole. Fields are text, not classes, so that an error about a class that
 local to a function can cross a process boundary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -268,3 +268,9 @@ class HandoffError(TensorpackError, RuntimeError):
         self.problem = problem
         self.remedy = remedy
         super().__init__(text or f"`{call}`: {problem}. {remedy}")
+
+
+def its_fields(names: Iterable[str]) -> str:
+    """Say which fields a class has."""
+    listed = ", ".join(f"`{name}`" for name in names)
+    return f"Its fields are {listed}." if listed else "It has no fields."

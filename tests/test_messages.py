@@ -660,6 +660,10 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
         ),
     ),
     (
+        lambda: payload(attrs.make_class("Batch", {}), fields={"x": Tensor}),
+        "`Batch`: `fields=` names `x`, which it does not have. It has no fields.",
+    ),
+    (
         lambda: define(Tensor, fields={"x": Tensor, "y": Tensor}),
         (
             "`Batch`: `fields=` names `x`, `y`, which it does not have. Its fields are "
@@ -1105,6 +1109,10 @@ USES: list[tuple[Callable[[], object], str]] = [
             "`evolve` takes a payload, and this is an `int`. Pass an instance of a "
             "class decorated with `@payload`."
         ),
+    ),
+    (
+        lambda: evolve(payload(attrs.make_class("Batch", {}))(), x=1),
+        "`Batch` has no field `x`. It has no fields.",
     ),
     (
         lambda: evolve(Part(ONE), girth=3, n=1),
