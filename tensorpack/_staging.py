@@ -58,7 +58,10 @@ class PinnedPool:
                 self._free.clear()
                 self._nbytes = 0
             self._nbytes += row.nbytes
-            kept = self._free.setdefault((row.numel(), row.dtype), deque())
+            key = (row.numel(), row.dtype)
+            kept = self._free.get(key)
+            if kept is None:
+                kept = self._free[key] = deque()
             kept.append((free_after, row))
 
 
