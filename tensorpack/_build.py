@@ -14,7 +14,8 @@ from tensorpack._kinds import (
     sequences,
 )
 from tensorpack._lifetime import PLAN, adapter_of
-from tensorpack._walk import Entries, Walk, kept, walk
+from tensorpack._tracing import has_extra, kept
+from tensorpack._walk import Entries, Walk, walk
 from tensorpack.errors import LeafCountError, LeafError
 
 __all__ = ["HELPERS", "Build", "prepared", "rebuild"]
@@ -98,6 +99,7 @@ class Build:
 
 
 HELPERS: Mapping[str, object] = {
+    "has_extra": has_extra,
     "is_payload": is_payload,
     "kept": kept,
     "like": like,

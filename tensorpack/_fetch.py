@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tensorpack._build import rebuild
 from tensorpack._layout import PLAIN, layout_of
-from tensorpack._move import each_once, record
+from tensorpack._move import record
+from tensorpack._once import each_once
 from tensorpack._pack import gather
 from tensorpack._polling import Poller
 from tensorpack._streams import Streams

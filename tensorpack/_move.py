@@ -4,33 +4,25 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from sys import getrefcount
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tensorpack._once import each_once, stand_twice
 from tensorpack._opened import as_stored, owned_tensors
 from tensorpack._streams import is_capturing
+from tensorpack._tracing import let_trace_as
 from tensorpack.errors import CaptureError, LeafError
 
 __all__ = [
     "check_methods",
     "cloned",
     "compacted",
-    "each_once",
     "moved",
     "pinned",
     "record",
-    "stand_twice",
 ]
-
-# Note [leaves that stand twice]
-# An object that stands in two places of a payload stands twice in its list of leaves,
-# so it has more references than one that stands once. To read the numbers of references
-# takes half of the time of putting all ids into a set, and less with cold caches. Other
-# references are no harm: then the ids are looked at as well. Only what an adapter has
-# made for the list, and lists twice, is taken for two. Tracing cannot read the numbers.
 
 # Note [cold caches]
 # After each step of a model the caches hold other things, and what costs then is not
@@ -48,14 +40,6 @@ _CUDA = frozenset(
 )
 
 
-def _references_of_one() -> int:
-    """Count the references of an object in a list of leaves and in one other place."""
-    place = [object()]
-    leaves = [place[0]]
-    return max(map(getrefcount, leaves))
-
-
-_ONE_PLACE = _references_of_one()
 _Device = torch.device
 
 
@@ -67,15 +51,6 @@ class _Guards(threading.local):
 
 
 _guards = _Guards()
-
-
-def stand_twice(leaves: Sequence[Any]) -> bool:
-    """Tell whether an object stands twice among leaves."""
-    return (
-        len(leaves) > 1
-        and max(map(getrefcount, leaves)) > _ONE_PLACE
-        and len(set(map(id, leaves))) < len(leaves)
-    )
 
 
 def moved(
@@ -129,7 +104,7 @@ def _moved_once(
 
 
 # Tracing takes the other: it cannot read the numbers of references.
-setattr(moved, "_torchdynamo_inline", _moved_once)  # noqa: B010  # no attribute
+let_trace_as(moved, _moved_once)
 
 
 def _move_one(leaf: Any, device: torch.device, non_blocking: bool) -> Any:
@@ -322,14 +297,3 @@ def check_methods(
                 problem=f"has no method `{name}`",
                 remedy=f"Give `{cls}` a `{name}`, or write a `LifetimeAdapter[{cls}]`.",
             )
-
-
-def each_once(
-    leaves: Sequence[Any], act: Callable[[Sequence[Any]], Sequence[Any]]
-) -> list[Any]:
-    """Act on the leaves; a leaf that comes again gets the same result."""
-    if len(set(map(id, leaves))) == len(leaves):
-        return list(act(leaves))
-    once = {id(leaf): leaf for leaf in leaves}
-    done = dict(zip(once, act(list(once.values())), strict=True))
-    return [done[id(leaf)] for leaf in leaves]

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tensorpack._move import each_once, moved, stand_twice
+from tensorpack._move import moved
+from tensorpack._once import each_once, stand_twice
 from tensorpack._opened import owned_tensors
 from tensorpack._pack import Packer
 from tensorpack._staging import PinnedPool, Stager

@@ -79,7 +79,7 @@ def _leaves(plan: ClassPlan, names: Names, *, keyed: bool) -> str:
     ]
     if plan.stores is not None:
         names.globals["stores"] = plan.stores
-        test = "if not stores.issuperset(self.__dict__):"
+        test = "if has_extra(self, stores):"
         body += guarded(test, ["walk.extra(self, stores, at)"])
     for field in (*plan.fields, *plan.cached):
         lines = _field_lines(field, names, keyed=keyed)

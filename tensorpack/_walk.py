@@ -25,9 +25,10 @@ from tensorpack._kinds import (
     payload_plan,
 )
 from tensorpack._lifetime import PLAN, adapter_of
+from tensorpack._tracing import TRACES_ALL, let_trace_as
 from tensorpack.errors import CycleError, LeafError
 
-__all__ = ["Entries", "Pair", "Walk", "kept", "pairs", "walk"]
+__all__ = ["Entries", "Pair", "Walk", "pairs", "walk"]
 
 Pair = tuple[str, Any]
 """The key of a leaf, and the leaf."""
@@ -122,9 +123,8 @@ class Walk:
             self._refuse_unplanned(value, key)
         if plan.hooked:
             self.hooked = True
-        if id(value) in self._open:
+        if not self._enter(value):
             return self._close(value, key)
-        self._open.append(id(value))
         visit = cls.__tensorpack_keyed__ if self.keyed else cls.__tensorpack_leaves__
         visit(value, self, f"{key}." if key else "")
         self._open.pop()
@@ -164,11 +164,22 @@ class Walk:
             case Kind.UNKNOWN:
                 self._unsupported(value, key)
 
+    def _enter(self, value: object) -> bool:
+        """Note that a value is being walked; say no if it is already."""
+        if id(value) in self._open:
+            return False
+        self._open.append(id(value))
+        return True
+
+    def _enter_untold(self, value: object) -> bool:  # noqa: ARG002  # the same
+        """Stand for `_enter` where `id` cannot be traced: cycles are not found."""
+        self._open.append(0)
+        return True
+
     def _dynamic_items(self, value: Any, key: str) -> None:
         """Walk the items of a container of any known class."""
-        if id(value) in self._open:
+        if not self._enter(value):
             return self._close(value, key)
-        self._open.append(id(value))
         if isinstance(value, dict):
             self._check_names(value, key)
         for mark, item in items_of(value):
@@ -239,14 +250,6 @@ class Walk:
     def _raise(self, value: object, key: str, problem: str, remedy: str) -> Never:
         fields = {"cls": self.root, "key": key, "found": a_class(type(value))}
         raise LeafError(**fields, problem=problem, remedy=remedy)
-
-
-def kept(slot: Any, owner: object) -> Any:
-    """Give what a slot holds, or None: to read the attribute could compute it."""
-    try:
-        return slot.__get__(owner)
-    except AttributeError:
-        return None
 
 
 class CachedWalk(Walk):
@@ -320,6 +323,20 @@ def walk(value: Any) -> Walk:
     if not found.plain:
         found.check(kinds)
     return found
+
+
+def _walk_step_by_step(value: Any) -> Walk:
+    """Stand for `walk` where `id` cannot be traced."""
+    found = Walk(value).run()
+    kinds = set(map(type, found.recordable()))
+    found.plain = kinds == _PLAIN
+    found.check(kinds)
+    return found
+
+
+if not TRACES_ALL:
+    let_trace_as(walk, _walk_step_by_step)
+    let_trace_as(Walk._enter, Walk._enter_untold)
 
 
 def pairs(value: Any) -> list[Pair]:

@@ -52,6 +52,7 @@ _TAKEN = frozenset(
         "take",
         "new",
         "stores",
+        "has_extra",
         "sequences",
         "mappings",
         "like",
