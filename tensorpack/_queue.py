@@ -107,8 +107,8 @@ class CopyQueue:
         """Queue the copies of leaves of which none stands twice."""
         alone: Sequence[Any] = ()
         resident: Sequence[Any] = ()
+        hosts: Sequence[Tensor] = ()
         sources: list[Any] = []
-        hosts: list[Tensor] = []
         streams = self._streams
         entry = self.packer.find(leaves)
         if entry.move is None or entry.alone:

@@ -86,7 +86,7 @@ class _Accelerator:
         return torch.accelerator.current_stream(self.device)
 
     def record(self, stream: torch.Stream) -> torch.Event:
-        event = torch.Event(self.device, enable_timing=False)
+        event = torch.Event(self.device)  # without timing, which is the default
         event.record(stream)
         return event
 
