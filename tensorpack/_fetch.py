@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tensorpack._build import rebuild
 from tensorpack._layout import PLAIN, layout_of
-from tensorpack._move import record
+from tensorpack._move import moved, record
 from tensorpack._once import each_once
 from tensorpack._pack import gather
 from tensorpack._polling import Poller
@@ -20,6 +20,7 @@ __all__ = ["Fetch", "Fetcher"]
 
 T = TypeVar("T")
 
+_HOST = torch.device("cpu")
 _GATHER_BELOW = 256 << 10
 """Bytes under which a leaf is gathered with others before it is copied."""
 
@@ -87,6 +88,12 @@ class Fetcher:
         self._device = device
         self._polls = polls
         self._stream = streams.new(0)
+        self._last: torch.Event | None = None
+
+    def drain(self) -> None:
+        """Block the host until every copy is done."""
+        if self._last is not None:
+            self._last.synchronize()
 
     def fetch(
         self, found: Walk, after: torch.Stream
@@ -99,7 +106,7 @@ class Fetcher:
         with self._streams.entered(stream), torch.no_grad():
             self._streams.record(after).wait(stream)
             new = each_once(found.leaves, self._queue)
-            ready = self._streams.record(stream)
+            ready = self._last = self._streams.record(stream)
         return new, self._polls, (ready,)
 
     def _queue(self, leaves: Sequence[Any]) -> list[Any]:
@@ -112,10 +119,10 @@ class Fetcher:
 
     def _to_host(self, leaf: Any) -> Any:
         """Copy one leaf: into pinned memory if its bytes are all there is to it."""
-        plain = type(leaf) in PLAIN and leaf.layout is torch.strided
-        if not plain or leaf.is_nested or leaf.is_quantized:
-            move = leaf.to if hasattr(leaf, "to") else leaf.to_device
-            return move("cpu")
+        odd = type(leaf) not in PLAIN or leaf.is_nested or leaf.is_quantized
+        if odd or leaf.layout is not torch.strided:
+            (host,) = moved([leaf], _HOST, non_blocking=False)
+            return host
         if leaf.device.type == "cpu":
             return leaf.clone()
         if leaf.device != self._device:

@@ -13,18 +13,26 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Never
 
 import torch
 
 from tensorpack._streams import StreamId
 from tensorpack.errors import HandoffError
 
-__all__ = ["Flight", "Flights"]
+__all__ = ["NAP", "PATIENCE", "Flight", "Flights", "check_limit"]
 
-_PATIENCE = 30.0
-"""Seconds that `start` waits at the limit for another thread to take a handoff."""
-_NAP = 0.001
+PATIENCE = 30.0
+"""Seconds to wait at the limit for another thread or task to take a handoff."""
+NAP = 0.001
 """Seconds between looks: who takes or drops a handoff tells nobody."""
+
+
+def check_limit(limit: object) -> None:
+    """Raise for a limit under which nothing could ever start."""
+    if not isinstance(limit, int) or limit < 1:
+        msg = f"`max_in_flight` is {limit!r}. Choose a whole number of at least 1."
+        raise ValueError(msg)
 
 
 def _starting() -> object:
@@ -80,9 +88,6 @@ class Flights:
     def __init__(
         self, limit: int, record: Callable[[torch.Stream], torch.Event]
     ) -> None:
-        if limit < 1:
-            msg = f"`max_in_flight` is {limit}. Choose at least 1."
-            raise ValueError(msg)
         self.limit = limit
         self.blocked = 0
         self._record = record
@@ -155,15 +160,16 @@ class Flights:
 
     def _await_taker(self) -> None:
         """Wait until another thread takes a handoff; if none can, say so."""
-        until = time.monotonic() + (_PATIENCE if _others_run() else 0.0)
+        until = time.monotonic() + (PATIENCE if _others_run() else 0.0)
         while not self._is_one_taken():
             if time.monotonic() >= until:
-                break
-            time.sleep(_NAP)
-        else:
-            return
+                self.refuse("start")
+            time.sleep(NAP)
+
+    def refuse(self, call: str) -> Never:
+        """Raise: everything in flight is still to be handed out, and nobody does it."""
         raise HandoffError(
-            call="start",
+            call=call,
             problem=f"{self.limit} handoffs were started and none was waited for",
             remedy="Call `wait` on the oldest one first, or raise `max_in_flight`.",
         )

@@ -54,9 +54,10 @@ class Counters:
 def _bytes_of(leaf: Any) -> int:
     """Count the bytes of a leaf's numbers; 0 where it does not tell them."""
     try:
-        return int(leaf.nbytes)
+        nbytes = leaf.nbytes
     except (AttributeError, RuntimeError):  # of a sparse tensor nobody can say
         return 0
+    return nbytes if isinstance(nbytes, int) else 0
 
 
 class Handoff(Generic[T]):

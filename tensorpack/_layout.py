@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = [
     "ALIGNMENT",
@@ -23,6 +24,8 @@ __all__ = [
     "Layout",
     "Pack",
     "Slot",
+    "in_forward_mode",
+    "is_plain",
     "layout_of",
     "text",
 ]
@@ -112,15 +115,37 @@ def layout_of(leaves: Sequence[Any], below: int, *, on: torch.device = _HOST) ->
     return Layout(len(leaves), packs, alone, needs)
 
 
-def _is_packable(leaf: Any, below: int, on: torch.device) -> bool:
-    """Tell whether a leaf may travel in a pack: a plain, small, strided tensor."""
+def is_plain(leaf: Any) -> bool:
+    """Tell whether a leaf is its numbers and nothing else.
+
+    Then its bytes can be copied in the place of the leaf. What has gradients, forward
+    or backward, or stands for another tensor in a transform, only torch can copy.
+    """
     return (
         type(leaf) in PLAIN
+        and not (leaf.is_nested or leaf.requires_grad or leaf.is_quantized)
         and leaf.layout is torch.strided
-        and not leaf.is_nested
+        and not torch._C._functorch.is_functorch_wrapped_tensor(leaf)
+        and not (in_forward_mode() and _has_tangent(leaf))
+    )
+
+
+def _has_tangent(leaf: Tensor) -> bool:
+    """Tell whether forward-mode autograd goes through a leaf."""
+    _, tangent = forward_ad.unpack_dual(leaf)  # type: ignore[no-untyped-call]  # torch's
+    return tangent is not None
+
+
+def in_forward_mode() -> bool:
+    """Tell whether tensors may have tangents now: nothing else of them shows it."""
+    return forward_ad._current_level >= 0
+
+
+def _is_packable(leaf: Any, below: int, on: torch.device) -> bool:
+    """Tell whether a leaf may travel in a pack: plain and small."""
+    return (
+        is_plain(leaf)
         and leaf.device == on
-        and not leaf.requires_grad
-        and not leaf.is_quantized
         and leaf.numel() * leaf.element_size() < below
     )
 

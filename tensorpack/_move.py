@@ -16,6 +16,7 @@ from tensorpack._tracing import let_trace_as
 from tensorpack.errors import CaptureError, LeafError
 
 __all__ = [
+    "as_leaf",
     "check_methods",
     "cloned",
     "compacted",
@@ -114,8 +115,25 @@ def _move_one(leaf: Any, device: torch.device, non_blocking: bool) -> Any:
     cls: Any = type(leaf)
     method = getattr(cls, "to_device", None) or cls.to
     if _takes_non_blocking(method):
-        return method(leaf, device, non_blocking=non_blocking)
-    return method(leaf, device)
+        return as_leaf(leaf, method(leaf, device, non_blocking=non_blocking))
+    return as_leaf(leaf, method(leaf, device))
+
+
+def as_leaf(leaf: Any, twin: Any) -> Any:
+    """Give what a leaf that is no tensor has made of itself.
+
+    Raises:
+        LeafError: no stream could be recorded on it.
+    """
+    if not callable(getattr(type(twin), "record_stream", None)):
+        name = type(leaf).__name__
+        raise LeafError(
+            found=f"the `{name}`",
+            problem=f"gave a `{type(twin).__name__}` for itself, on which no stream "
+            "can be recorded",
+            remedy=f"Let `{name}` give a `{name}` when it is moved, pinned or cloned.",
+        )
+    return twin
 
 
 @lru_cache(maxsize=256)
@@ -253,14 +271,14 @@ def pinned(leaves: Sequence[Any]) -> list[Any]:
     def pin(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return leaf.pin_memory() if leaf.device.type == "cpu" else leaf
-        return leaf.pin_memory()
+        return as_leaf(leaf, leaf.pin_memory())
 
     return each_once(leaves, lambda found: [pin(leaf) for leaf in found])
 
 
 def cloned(leaves: Sequence[Any]) -> list[Any]:
     """Give every leaf new storage, each object once."""
-    return each_once(leaves, lambda found: [leaf.clone() for leaf in found])
+    return each_once(leaves, lambda found: [as_leaf(x, x.clone()) for x in found])
 
 
 def compacted(leaves: Sequence[Any]) -> list[Any]:

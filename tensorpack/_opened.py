@@ -110,9 +110,12 @@ def _has_storage(leaf: Tensor) -> bool:
 
 
 def _closed(key: str, leaf: Tensor, problem: str) -> LeafError:
+    remedy = "Give its class `__tensor_flatten__`, or pass the tensors inside it."
+    if type(leaf) is Tensor:
+        remedy = "Pass its `to_dense()`."
     return LeafError(
         key=key,
         found=f"a `{type(leaf).__name__}`",
         problem=f"{problem}, so no stream can be recorded on it for certain",
-        remedy="Give its class `__tensor_flatten__`, or pass the tensors inside it.",
+        remedy=remedy,
     )

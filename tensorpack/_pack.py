@@ -3,8 +3,11 @@
 import contextlib
 import functools
 import inspect
+import itertools
 import linecache
+import operator
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -14,7 +17,15 @@ import torch
 from torch import Tensor
 
 from tensorpack._compile import compile_functions
-from tensorpack._layout import UNITS, Layout, Pack, layout_of, text
+from tensorpack._layout import (
+    UNITS,
+    Layout,
+    Pack,
+    in_forward_mode,
+    layout_of,
+    text,
+)
+from tensorpack._streams import outliving
 
 __all__ = ["PACK_BELOW", "Packer", "gather"]
 
@@ -36,7 +47,7 @@ go alone, 0.60, 1.12 and 1.20. Most sources are pageable.
 @functools.lru_cache(maxsize=512)
 def _padding(dtype: torch.dtype, count: int) -> Tensor:
     """Give the zeros between two leaves."""
-    with torch.inference_mode(mode=False):  # it is kept, whatever the caller's mode
+    with outliving():
         return torch.zeros(count, dtype=dtype, device="cpu")
 
 
@@ -48,6 +59,21 @@ _Guard: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _Guard = getattr(_Guard, "TensorGuards", None)
 _GUARDS = 3
 """Guards that are asked before a key is made."""
+
+
+_is_nested = operator.attrgetter("is_nested")
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def _may_be_asked(leaves: Sequence[Any]) -> bool:
+    """Tell whether leaves may be shown to a guard.
+
+    Asked for the strides that a nested tensor lacks, it ends the process.
+    """
+    try:
+        return not any(map(_is_nested, leaves))
+    except (AttributeError, RuntimeError):  # no tensor
+        return False
 
 
 def _matches_nothing(*_: object) -> bool:
@@ -99,9 +125,13 @@ class Packer:
 
     def find(self, leaves: Sequence[Any]) -> _Entry:
         """Look up what is known of the layout of leaves."""
-        for entry in self._recent.get(len(leaves), ()):
-            if entry.fits(*leaves):
-                return entry
+        if in_forward_mode():
+            return _Entry(None)  # nothing here shows whether a leaf has a tangent
+        recent = self._recent.get(len(leaves))
+        if recent and _may_be_asked(leaves):
+            for entry in recent:
+                if entry.fits(*leaves):
+                    return entry
         entry = self._find_by_key(leaves)
         if entry.move is not None and _Guard is not None:
             self._put_first(entry, leaves)
@@ -109,6 +139,8 @@ class Packer:
 
     def _put_first(self, entry: _Entry, leaves: Sequence[Any]) -> None:
         """Let an entry be found by its guard, before any key is made."""
+        if not all(x.layout is torch.strided and not x.is_nested for x in leaves):
+            return
         with self._lock:
             recent = self._recent.get(len(leaves), ())
             if entry.guards_left and (
@@ -129,17 +161,28 @@ class Packer:
         """Look up a layout by the tuple of all that decides it."""
         try:
             key: Hashable = tuple(
-                [(type(x), x.shape, x.dtype, x.is_cpu) for x in leaves]
+                [
+                    (
+                        type(x),
+                        x.shape,
+                        x.dtype,
+                        x.layout,
+                        x.is_cpu,
+                        x.requires_grad,
+                        _is_wrapped(x),
+                    )
+                    for x in leaves
+                ]
             )
-        except (AttributeError, RuntimeError):
+            entry = self._known.get(key)
+            if entry is None:
+                return _Entry(key)
+            if not entry.by_strides:
+                return entry
+            # Some leaf of these shapes has strides of its own: they join the key.
+            key = (key, tuple([leaf.stride() for leaf in leaves]))
+        except (AttributeError, RuntimeError, TypeError):
             return _Entry(None)
-        entry = self._known.get(key)
-        if entry is None:
-            return _Entry(key)
-        if not entry.by_strides:
-            return entry
-        # Some leaf of these shapes has strides of its own: they join the key.
-        key = (key, tuple([leaf.stride() for leaf in leaves]))
         return self._known.get(key) or _Entry(key, by_strides=True)
 
     def pack(
@@ -180,12 +223,10 @@ class Packer:
                 self._seen.popitem(last=False)
 
     def _put(self, entry: _Entry) -> None:
-        """Keep an entry; the oldest goes, with its source text."""
+        """Keep an entry; the oldest goes."""
         self._known[entry.key] = entry
         if len(self._known) > self._bound:
-            _, old = self._known.popitem(last=False)
-            if old.move is not None:
-                linecache.cache.pop(old.move.__code__.co_filename, None)
+            self._known.popitem(last=False)
 
     def texts(self) -> list[str]:
         """Give the source of every layout that has a function."""
@@ -202,8 +243,16 @@ def _compile(layout: Layout) -> Callable[..., Packed]:
         **{str(unit).removeprefix("torch."): unit for unit in UNITS},
         **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
     }
-    made = compile_functions(text(layout), names, __name__, "layout")
-    return made["pack"]
+    name = f"layout {next(_numbers)}"
+    move = compile_functions(text(layout), names, __name__, name)["pack"]
+    move.__globals__.pop("pack")  # a cycle, so that it would not die at once
+    # The text is there for as long as the function is.
+    file = move.__code__.co_filename
+    weakref.finalize(move, linecache.cache.pop, file, None).atexit = False
+    return move
+
+
+_numbers = itertools.count(1)
 
 
 def _run(

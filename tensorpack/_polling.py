@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
@@ -65,7 +65,7 @@ class Poller:
             raise HandoffError(
                 call=call,
                 problem="this thread has paused the copy stream",
-                remedy="Transfer before or after the `pause()` block.",
+                remedy="Call it before or after the `pause()` block.",
             )
         with self._running:
             self._running.wait_for(lambda: not self.paused_by)
@@ -84,13 +84,16 @@ class Poller:
             return
         while self.paused_by:  # noqa: ASYNC110  # threads pause, not coroutines
             await asyncio.sleep(_NAP)
-        if self._helpers is None:
-            self._helpers = ThreadPoolExecutor(
-                _HELPERS, thread_name_prefix="tensorpack"
-            )
-        await asyncio.get_running_loop().run_in_executor(
-            self._helpers, self._synchronize, events
-        )
+        await asyncio.wrap_future(self._submit(events))
+
+    def _submit(self, events: Sequence[torch.Event]) -> Future[None]:
+        """Let a helper thread wait; the first call makes them."""
+        with self._running:
+            if self._helpers is None:
+                self._helpers = ThreadPoolExecutor(
+                    _HELPERS, thread_name_prefix="tensorpack"
+                )
+            return self._helpers.submit(self._synchronize, events)
 
     def _synchronize(self, events: Sequence[torch.Event]) -> None:
         """Wait on a helper thread; look again and again while paused."""
@@ -101,6 +104,7 @@ class Poller:
 
     def close(self) -> None:
         """End the helper threads."""
-        if self._helpers is not None:
-            self._helpers.shutdown()
-            self._helpers = None
+        with self._running:
+            helpers, self._helpers = self._helpers, None
+        if helpers is not None:
+            helpers.shutdown()

@@ -1,15 +1,16 @@
 """The queue of copies to one device: packs, staged leaves, and what DMA still reads."""
 
-import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tensorpack._move import moved
+from tensorpack._kinds import a_class
+from tensorpack._move import as_leaf, moved
 from tensorpack._once import each_once, stand_twice
 from tensorpack._opened import owned_tensors
 from tensorpack._pack import Packer
@@ -17,7 +18,7 @@ from tensorpack._staging import PinnedPool, Stager
 from tensorpack._streams import Streams
 from tensorpack.errors import CaptureError, LeafError
 
-__all__ = ["CopyQueue", "Queued", "copied"]
+__all__ = ["CopyQueue", "Queued", "check_leaves", "copied"]
 
 
 class Queued(NamedTuple):
@@ -66,7 +67,8 @@ class CopyQueue:
         self._last: torch.Event | None = None
         # Held while copies are queued, so that two threads' payloads do not interleave
         # in the ring; what is kept has a lock of its own, held for moments only.
-        self._lock = threading.RLock()  # a leaf that moves itself may start another
+        self._lock = threading.RLock()
+        self._entered = streams.entered
         self._keeping = threading.Lock()
 
     def put(
@@ -112,12 +114,14 @@ class CopyQueue:
         streams = self._streams
         entry = self.packer.find(leaves)
         if entry.move is None or entry.alone:
-            _check_openable(leaves, key_of)
+            check_leaves(leaves, key_of)
             if after is None and _reads_device(leaves, self._device):
                 after = streams.current()
-        with self._lock, streams.entered(self.stream):
+        with self._lock, self._entered(self.stream):
             if streams.capturing():
                 raise CaptureError(call="start", stream="copy")
+            # A leaf that moves itself may start another transfer meanwhile.
+            before, self._entered = self._entered, streams.entered_again
             try:
                 new, hosts, buffers, indexes = self.packer.pack(
                     entry, leaves, self._device, self._staging.take
@@ -127,6 +131,7 @@ class CopyQueue:
                         [(i, leaves[i]) for i in indexes], after, new, sources
                     )
             finally:
+                self._entered = before
                 # Also after an error: what was queued until then still reads.
                 ready = self._last = streams.record(self.stream)
                 self._staging.give_back(hosts, ready)
@@ -180,10 +185,16 @@ class CopyQueue:
         self.reap()
 
 
-def _check_openable(leaves: Sequence[Any], key_of: Callable[[object], str]) -> None:
-    """Raise for a leaf that cannot be copied, or that nobody could be recorded on."""
+def check_leaves(leaves: Sequence[Any], key_of: Callable[[object], str]) -> None:
+    """Raise for a leaf that cannot be copied, or that nobody could be recorded on.
+
+    Raises:
+        LeafError: a leaf has no data, or nobody can tell what memory it owns, or it
+            does not say on which device it is.
+    """
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
+            _check_device(leaf, key_of)
             continue
         if leaf.is_meta:
             raise LeafError(
@@ -192,8 +203,23 @@ def _check_openable(leaves: Sequence[Any], key_of: Callable[[object], str]) -> N
                 problem="has no data to copy",
                 remedy="Fill it first, or leave it out of what travels.",
             )
-        if leaf.__class__ is not Tensor:
+        odd = type(leaf) is not Tensor
+        if odd or (not leaf.is_nested and leaf.layout is not torch.strided):
             owned_tensors(key_of(leaf), leaf)
+
+
+def _check_device(leaf: object, key_of: Callable[[object], str]) -> None:
+    """Raise for a leaf that is no tensor and has no device's name as its device."""
+    try:
+        _device_of(leaf)
+    except Exception as error:
+        name = type(leaf).__name__
+        raise LeafError(
+            key=key_of(leaf),
+            found=a_class(type(leaf)),
+            problem="has a `device` that is none",
+            remedy=f"Let `{name}.device` be a `torch.device` or its name.",
+        ) from error
 
 
 def _is_on_host(leaf: Any) -> bool:
@@ -221,12 +247,21 @@ def _device_of(leaf: Any) -> torch.device | None:
 
 def copied(leaves: Sequence[Any], device: torch.device) -> list[Any]:
     """Copy at once, also to where a leaf is, so that sources may be overwritten."""
-    olds = set(map(id, leaves))
-    new = moved(leaves, device, non_blocking=False)
-    twins = {id(leaf): _copy_of(leaf) for leaf in new if id(leaf) in olds}
-    return [twins.get(id(leaf), leaf) for leaf in new]
+
+    def copy_each(found: Sequence[Any]) -> list[Any]:
+        # One that is no tensor may give a new object around the old memory.
+        own = [x if isinstance(x, Tensor) else _copy_of(x) for x in found]
+        new = moved(own, device, non_blocking=False)
+        return [
+            _copy_of(twin) if twin is source else twin
+            for twin, source in zip(new, found, strict=True)
+        ]
+
+    return each_once(leaves, copy_each)
 
 
 def _copy_of(leaf: Any) -> Any:
     """Copy one leaf."""
-    return leaf.clone() if hasattr(leaf, "clone") else copy.deepcopy(leaf)
+    if isinstance(leaf, Tensor):
+        return leaf.clone()
+    return as_leaf(leaf, leaf.clone() if hasattr(leaf, "clone") else deepcopy(leaf))

@@ -13,6 +13,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from tensorpack._layout import in_forward_mode, is_plain
 from tensorpack._streams import Streams
 
 __all__ = ["PinnedPool", "Stager"]
@@ -107,7 +108,7 @@ class Stager:
             The leaf on the device, and what must stay alive until the copy is done
             (None if nothing).
         """
-        if not _is_plain(leaf):
+        if not is_plain(leaf):
             return self._move_odd(leaf)
         dense = _is_dense(leaf)
         if dense and leaf.is_pinned():
@@ -129,6 +130,10 @@ class Stager:
 
     def _move_odd(self, leaf: Tensor) -> tuple[Tensor, Any]:
         """Move a leaf that only torch knows how to: sparse, a subclass, with grad."""
+        in_transform = torch._C._functorch.is_functorch_wrapped_tensor(leaf)
+        if in_transform or in_forward_mode():
+            # `pin_memory` may know nothing of it. The host may block.
+            return leaf.to(self._device, non_blocking=True), leaf
         if leaf.layout is torch.strided and leaf.is_pinned():
             return leaf.to(self._device, non_blocking=True), leaf
         pinned = leaf.pin_memory()
@@ -159,15 +164,6 @@ class Stager:
             slot.free_after.synchronize()
         slot.used = 0
         return slot
-
-
-def _is_plain(leaf: Tensor) -> bool:
-    """Tell whether a leaf's bytes are all there is to it."""
-    return (
-        type(leaf) is Tensor
-        and leaf.layout is torch.strided
-        and not (leaf.is_nested or leaf.is_quantized or leaf.requires_grad)
-    )
 
 
 def _is_dense(leaf: Tensor) -> bool:

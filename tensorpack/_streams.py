@@ -6,8 +6,8 @@ Two families of Python objects stand for the same streams (`torch.Stream` and
 """
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -17,8 +17,10 @@ from tensorpack.errors import StreamError
 __all__ = [
     "StreamId",
     "Streams",
+    "check_stream",
     "has_streams",
     "is_capturing",
+    "outliving",
     "stream_id",
     "streams_of",
     "with_index",
@@ -42,6 +44,9 @@ class Streams(Protocol):
     def entered(self, stream: torch.Stream) -> AbstractContextManager[object]:
         """Make a stream the current one of the calling thread."""
 
+    def entered_again(self, stream: torch.Stream) -> AbstractContextManager[object]:
+        """Do what `entered` does, for a thread that is inside of it already."""
+
     @property
     def capturing(self) -> Callable[[], bool]:
         """Tells whether the current stream of the calling thread is capturing."""
@@ -62,10 +67,27 @@ def stream_id(stream: torch.Stream) -> StreamId:
     try:
         return (stream.device_type, stream.device_index, stream.stream_id)
     except AttributeError:
-        problem = f"a `{type(stream).__name__}` is no stream of an accelerator"
+        name = type(stream).__name__
+        problem = f"an object of class `{name}` is no stream of an accelerator"
         raise StreamError(
             problem=problem, remedy="Pass a `torch.Stream` of the device."
         ) from None
+
+
+def check_stream(stream: torch.Stream, device: torch.device) -> StreamId:
+    """Tell which stream of a device an object stands for.
+
+    Raises:
+        StreamError: it is no stream of the device.
+    """
+    found = stream_id(stream)
+    _, index, _ = found
+    if index != device.index or stream.device.type != device.type:
+        raise StreamError(
+            problem=f"`{stream!r}` is no stream of `{device}`",
+            remedy=f"Pass a stream of `{device}`.",
+        )
+    return found
 
 
 class _Accelerator:
@@ -94,25 +116,38 @@ class _Accelerator:
         """Enter a stream through an object of this thread's own.
 
         As a context manager a stream keeps the state in the object, so one object
-        must never be entered by two threads.
+        must never be entered by two threads, nor, with an older torch, twice by one.
         """
         own: dict[Any, torch.Stream] = self._own.__dict__  # numbers, no names
         found = own.get(number := stream.stream_id)
         if found is None:
-            kind, index, _ = stream_id(stream)
-            found = own[number] = torch.Stream(
-                stream_id=number, device_index=index, device_type=kind
-            )
+            found = own[number] = self.entered_again(stream)
         return found
+
+    def entered_again(self, stream: torch.Stream) -> torch.Stream:
+        kind, index, number = stream_id(stream)
+        return torch.Stream(stream_id=number, device_index=index, device_type=kind)
 
     def is_capturing(self, stream: torch.Stream) -> bool:
         with self.entered(stream):
             return self.capturing()
 
     def pinned(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        # The memory outlives the caller's modes: a default device, inference mode.
-        with torch.inference_mode(mode=False):
+        with outliving():
             return torch.empty(count, dtype=dtype, device="cpu", pin_memory=True)
+
+
+@contextmanager
+def outliving() -> Iterator[None]:
+    """Let real memory be made that may be kept, whatever modes the caller is in."""
+    key = torch._C._TorchDispatchModeKey.FAKE
+    fake = torch._C._unset_dispatch_mode(key)
+    try:
+        with torch.inference_mode(mode=False):
+            yield
+    finally:
+        if fake is not None:
+            torch._C._set_dispatch_mode(fake)
 
 
 def is_capturing() -> bool:

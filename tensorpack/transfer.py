@@ -11,6 +11,7 @@ handoff is done.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -20,16 +21,17 @@ import torch
 
 from tensorpack._build import prepared, rebuild
 from tensorpack._fetch import Fetch, Fetcher
-from tensorpack._flights import Flights
+from tensorpack._flights import NAP, PATIENCE, Flights, check_limit
 from tensorpack._functions import check_replaceable, entries_of, merged
 from tensorpack._handoff import Counters, Handoff, record_handoff
 from tensorpack._pack import PACK_BELOW, Packer
 from tensorpack._polling import Poller
-from tensorpack._queue import CopyQueue, copied
+from tensorpack._queue import CopyQueue, check_leaves, copied
 from tensorpack._staging import SLOT, Stager
 from tensorpack._streams import (
     StreamId,
     Streams,
+    check_stream,
     stream_id,
     streams_of,
     with_index,
@@ -82,6 +84,7 @@ class CopyStream:
             StreamError: `stream` is of another device, or `device` is not there.
             ValueError: `max_in_flight` is less than 1.
         """
+        check_limit(max_in_flight)
         self.device: torch.device = with_index(torch.device(device))
         self.max_in_flight = max_in_flight
         self.counters: Counters = Counters()
@@ -93,8 +96,7 @@ class CopyStream:
         if self._streams is None:
             return
         self.stream = self._streams.new(priority) if stream is None else stream
-        self._check_device(self.stream)
-        self._id = stream_id(self.stream)
+        self._id = check_stream(self.stream, self.device)
         self._queue = CopyQueue(
             self._streams,
             self.device,
@@ -138,6 +140,7 @@ class CopyStream:
             check_replaceable(value)
         value_, found = prepared(value if keys is None else entries_of(value, keys))
         if self._streams is None:
+            check_leaves(found.leaves, found.key_of)
             new = copied(found.leaves, self.device)
             self.counters.add(new, (), new)
             twin = rebuild(value_, new)
@@ -182,7 +185,7 @@ class CopyStream:
         consumer = streams.current() if stream is None else stream
         key = stream_id(consumer)
         if key not in self._checked:
-            self._check_device(consumer)
+            self._checked.add(check_stream(consumer, self.device))
         if stream is None and key == self._id:
             raise StreamError(
                 problem="the current stream is the copy stream, which consumes nothing",
@@ -236,7 +239,7 @@ class CopyStream:
         if after is None:
             after = self._streams.current()
         else:
-            self._check_device(after)
+            check_stream(after, self.device)
             if self._streams.is_capturing(after):
                 raise CaptureError(call="fetch", stream="producer")
         return Fetch(value, *self._fetcher.fetch(found, after))
@@ -275,11 +278,24 @@ class CopyStream:
         return self._flights.full()
 
     async def room(self) -> None:
-        """Wait until `start` would not block, without blocking the running loop."""
+        """Wait until `start` would not block, without blocking the running loop.
+
+        Raises:
+            HandoffError: no task takes what is in flight.
+        """
+        until = time.monotonic() + PATIENCE
         while self.full():
-            await asyncio.sleep(0)
-            event = None if self._polls.paused_by else self._flights.oldest()
-            await self._polls.until(() if event is None else (event,))
+            paused = bool(self._polls.paused_by)
+            event = None if paused else self._flights.oldest()
+            if event is not None or paused:
+                until = time.monotonic() + PATIENCE
+            elif time.monotonic() >= until:
+                self._flights.refuse("room")
+            if event is None:
+                await asyncio.sleep(NAP)
+            else:
+                await asyncio.sleep(0)
+                await self._polls.until((event,))
 
     def pause(self) -> AbstractContextManager[None]:
         """Ask no event anything while another thread captures a graph.
@@ -292,10 +308,17 @@ class CopyStream:
         """Block the host until the copies started here are done; start no more.
 
         Handoffs that were not waited for can still be.
+
+        Raises:
+            HandoffError: this thread has paused the copy stream.
         """
-        if not self._closed and self._streams is not None:
-            self._queue.drain()
+        if self._closed:
+            return
+        self._polls.await_running("close")
         self._closed = True
+        if self._streams is not None:
+            self._queue.drain()
+            self._fetcher.drain()
         self._polls.close()
 
     def __repr__(self) -> str:
@@ -323,14 +346,3 @@ class CopyStream:
                 problem="the copy stream is closed",
                 remedy="Make one that lives as long as the engine.",
             )
-
-    def _check_device(self, stream: torch.Stream) -> None:
-        """Raise for a stream of another device."""
-        found = stream_id(stream)
-        _, index, _ = found
-        if index != self.device.index or stream.device.type != self.device.type:
-            raise StreamError(
-                problem=f"`{stream!r}` is no stream of `{self.device}`",
-                remedy=f"Pass a stream of `{self.device}`.",
-            )
-        self._checked.add(found)

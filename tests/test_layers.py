@@ -79,11 +79,12 @@ ALLOWED: dict[str, set[str]] = {
     "_pytree": {"_build", "_kinds", "_msgspec", "_nodes"},
     # The transfer layer knows walks and leaves, never plans.
     "_layout": set(),
-    "_pack": {"_compile", "_layout"},
+    "_pack": {"_compile", "_layout", "_streams"},
     "_polling": {"errors"},
     "_flights": {"errors", "_streams"},
-    "_staging": {"_streams"},
+    "_staging": {"_layout", "_streams"},
     "_queue": {
+        "_kinds",
         "errors",
         "_move",
         "_once",

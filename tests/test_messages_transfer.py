@@ -84,7 +84,7 @@ def waited_inside() -> None:
 USES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: CopyStream("cuda", max_in_flight=0),
-        "`max_in_flight` is 0. Choose at least 1.",
+        "`max_in_flight` is 0. Choose a whole number of at least 1.",
     ),
     (
         lambda: prefetch([ONE], CopyStream("cuda", max_in_flight=3), depth=3),
@@ -111,8 +111,8 @@ USES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: copies().start(ONE).wait("cuda"),  # type: ignore[arg-type]
         (
-            "a `str` is no stream of an accelerator. Pass a `torch.Stream` of the "
-            "device."
+            "an object of class `str` is no stream of an accelerator. Pass a "
+            "`torch.Stream` of the device."
         ),
     ),
     (
@@ -167,14 +167,14 @@ USES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: paused("start"),
         (
-            "`start`: this thread has paused the copy stream. Transfer before or after "
+            "`start`: this thread has paused the copy stream. Call it before or after "
             "the `pause()` block."
         ),
     ),
     (
         lambda: paused("fetch"),
         (
-            "`fetch`: this thread has paused the copy stream. Transfer before or after "
+            "`fetch`: this thread has paused the copy stream. Call it before or after "
             "the `pause()` block."
         ),
     ),

@@ -1,15 +1,30 @@
 """Packs, over many random layouts, with host memory standing in for the device."""
 
+import contextlib
+import linecache
 import random
+import types
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 
 from tensorpack import _pack
 from tensorpack._pack import Packer
+from tensorpack._staging import Stager
+from tensorpack._streams import outliving
+
+# Of torch itself: what it says the first time that such a tensor is made.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Sparse"),
+    pytest.mark.filterwarnings("ignore:torch.quantize"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script`"),
+]
 
 HOST = torch.device("cpu")
 BELOW = 1 << 20
@@ -229,18 +244,39 @@ class OwnTensor(Tensor):
     """A subclass that adds nothing."""
 
 
+def nested(_: Tensor) -> Tensor:
+    """Make a nested tensor, which has no shape, and says so by an internal error."""
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
+ODD: dict[str, Any] = {
+    "class": lambda x: x.as_subclass(OwnTensor),
+    "gradient": lambda x: x.clone().requires_grad_(),
+    "later gradient": lambda x: x.clone().requires_grad_() * 2,
+    "coo": lambda x: x.to_sparse(),
+    "csr": lambda x: x.to_sparse_csr(),
+    "csc": lambda x: x.to_sparse_csc(),
+    "bsr": lambda x: x.to_sparse_bsr((1, 1)),
+    "mkldnn": lambda x: x.float().to_mkldnn(),
+    "nested": nested,
+    "jagged": lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged),
+    "quantized": lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.quint8),
+    "meta": lambda x: x.to("meta"),
+    "no tensor": lambda _: object(),
+}
 CHANGES: dict[str, Any] = {
     "shape": lambda x: x.view(3, 2),
     "dimensions": lambda x: x.view(6),
-    "dtype": lambda x: x.real,
+    "dtype": lambda x: x.view(torch.int32).view(2, 3),
     "strides": lambda x: x.t().contiguous().t(),
     "every other": lambda x: x.repeat(1, 2)[:, ::2],
-    "class": lambda x: x.as_subclass(OwnTensor),
-    "gradient": lambda x: x.clone().requires_grad_(),
-    "conjugate": lambda x: x.conj(),
-    "sparse": lambda x: x.to_sparse(),
-    "meta": lambda x: x.to("meta"),
-    "no tensor": lambda _: object(),
+    "negative": lambda x: torch.complex(x, x).conj().imag,
+    **{name: change for name, change in ODD.items() if name != "nested"},
+}
+# The leaf is gathered under its own dtype in the first list, as others in the second.
+BESIDE = {
+    "one dtype": (torch.ones(5), torch.ones(2, 2)),
+    "several": (torch.arange(4), torch.arange(3)),
 }
 
 
@@ -248,14 +284,118 @@ CHANGES: dict[str, Any] = {
 def test_guard_of_a_layout_knows_what_decides_it(change: Any) -> None:
     """Leaves that differ in anything from those of a layout do not pass its guard."""
     packer = Packer(BELOW)
-    first = torch.arange(6).view(2, 3).to(torch.complex64)
-    rest = [torch.arange(4), torch.ones(2, 2)]
+    first, rest = torch.arange(6.0).view(2, 3), BESIDE["several"]
     for _ in range(4):
         packed(packer, [first, *rest], Memory())
     known = packer.find([first, *rest])
 
     assert known.fits(first.clone(), *rest)
     assert not known.fits(change(first), *rest)
+
+
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=list(BESIDE))
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("change", ODD.values(), ids=list(ODD))
+def test_odd_leaf_goes_alone_in_the_place_of_a_plain_one(
+    change: Any, grad: bool, beside: tuple[Tensor, ...]
+) -> None:
+    """What a layout has learned of plain leaves is not done to others."""
+    packer = Packer(BELOW)
+    plain = torch.arange(6.0).view(2, 3)
+    odd = change(plain)
+    with torch.set_grad_enabled(grad):
+        for _ in range(4):
+            check([plain, *beside], packed(packer, [plain, *beside], Memory()))
+        for _ in range(4):
+            new = packed(packer, [odd, *beside], Memory())
+
+            assert new[0] is None
+            check(list(beside), new[1:])
+
+
+def test_leaf_with_a_tangent_goes_alone() -> None:
+    """Nothing but forward-mode autograd itself shows that there is one."""
+    packer = Packer(BELOW)
+    rest = [torch.arange(4), torch.arange(3)]
+    plain = torch.ones(2, 3)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(plain, torch.full((2, 3), 5.0))
+        for leaf in (plain, plain, plain, dual, plain):
+            new = packed(packer, [leaf, *rest], Memory())
+
+            assert (leaf is dual) == (new[0] is None)
+            check(rest, new[1:])
+
+
+@pytest.mark.parametrize("count", [8, 1 << 19])
+def test_leaf_that_goes_alone_keeps_its_tangent(count: int) -> None:
+    """A small one and one that would pass through the ring."""
+    streams: Any = types.SimpleNamespace(
+        pinned=lambda n, dtype: torch.zeros(n, dtype=dtype), record=lambda _: None
+    )
+    stager = Stager(streams, HOST, 1)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(count), torch.full((count,), 5.0))
+        new, _ = stager.move(dual, torch.Stream)  # type: ignore[arg-type]  # unused
+        value, tangent = forward_ad.unpack_dual(new)
+
+        assert 1.0 == value.mean()
+        assert 5.0 == tangent.mean()
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad])
+def test_leaf_of_a_transform_goes_alone(transform: Any) -> None:
+    """Inside of `vmap` or `grad` a leaf stands for others; only torch can copy it."""
+    packer = Packer(BELOW)
+    rest = [torch.arange(4), torch.arange(3)]
+    for _ in range(4):
+        packed(packer, [torch.ones(3), *rest], Memory())
+    seen: list[bool] = []
+
+    def inside(x: Tensor) -> Tensor:
+        rounds = [packed(packer, [x, *rest], Memory()) for _ in range(4)]
+        seen.extend(new[0] is None for new in rounds)
+        return x.sum()
+
+    transform(inside)(torch.ones(2, 3) if transform is torch.vmap else torch.ones(3))
+
+    assert [True] * 4 == seen
+
+
+@pytest.mark.parametrize("allow", [True, False])
+def test_fake_mode_leaves_nothing_fake_behind(allow: bool) -> None:
+    """What is kept for later transfers is real, whoever made it necessary."""
+    _pack._padding.cache_clear()
+    packer = Packer(BELOW)
+    sources = [torch.full((3,), 7.0), torch.full((5,), 9.0)]
+    for _ in range(2):
+        packed(packer, sources, Memory())
+    with (
+        FakeTensorMode(allow_non_fake_inputs=allow),
+        contextlib.suppress(AssertionError),  # torch's, where real leaves are refused
+    ):
+        packed(packer, sources, lambda n, dtype: torch.zeros(n, dtype=dtype))
+    with FakeTensorMode(), outliving():
+        kept = torch.zeros(2)
+
+    assert type(kept) is Tensor
+    check(sources, packed(packer, sources, Memory()))
+
+
+def test_texts_are_kept_as_long_as_their_functions() -> None:
+    """A layout that is replaced or goes takes its text along, and no other's."""
+    packer = Packer(BELOW, bound=4)
+    before = set(linecache.cache)
+    for n in range(1, 40):
+        square = [torch.ones(2, 2 + n), torch.ones(3)]
+        turned = [torch.ones(2 + n, 2).t(), torch.ones(3)]
+        alone = [torch.ones(3), torch.ones(3), torch.ones(BELOW + n)]
+        for leaves in (square, square, turned, alone, alone):
+            packed(packer, leaves, Memory())
+    packer._recent.clear()
+
+    assert len(set(linecache.cache) - before) <= 4
+    assert all("def pack(" in text for text in packer.texts())
 
 
 def test_guards_are_asked_before_keys(monkeypatch: pytest.MonkeyPatch) -> None:
