@@ -1,7 +1,7 @@
 """The way back: device leaves gathered, copied to pinned memory, readable when done."""
 
 from collections.abc import Generator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Never, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,6 +44,16 @@ class Fetch(Generic[T]):
     def __repr__(self) -> str:
         """Name the class of what travels; its numbers may not be there yet."""
         return f"Fetch({type(self._twin).__qualname__})"
+
+    def __getattr__(self, name: str) -> Never:
+        """Say how the result is got, to who takes the handle for it."""
+        msg = f"a fetch has no `{name}`: `result()` or `await` gives the payload"
+        raise AttributeError(msg, name=name, obj=self)
+
+    def __getitem__(self, key: object) -> Never:
+        """Say the same, where the result is a container."""
+        msg = f"a fetch has no items ({key!r}): `result()` or `await` gives them"
+        raise TypeError(msg)
 
     def done(self) -> bool:
         """Tell whether the results can be read; while polling is paused, say no."""

@@ -1,7 +1,7 @@
 """A payload on its way, and the counters of what has gone that way."""
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Never, TypeVar
 
 import attrs
 import torch
@@ -102,6 +102,18 @@ class Handoff(Generic[T]):
         what = "taken" if self._taken else type(self.value).__qualname__
         return f"Handoff({what})"
 
+    def __getattr__(self, name: str) -> Never:
+        """Say how the payload is got, to who takes the handoff for it."""
+        msg = f"a handoff has no `{name}`: `wait(stream)` gives the payload"
+        if self._taken:
+            msg = f"a handoff has no `{name}`, and its payload was taken"
+        raise AttributeError(msg, name=name, obj=self)
+
+    def __getitem__(self, key: object) -> Never:
+        """Say the same, where the payload is a container."""
+        msg = f"a handoff has no items ({key!r}): `wait(stream)` gives the payload"
+        raise TypeError(msg)
+
     def wait(self, stream: torch.Stream | None = None) -> T:
         """Make the consumer stream wait for the copies, and give the payload.
 
@@ -152,7 +164,10 @@ class Handoff(Generic[T]):
             event.synchronize()
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Wait until the copies are done, without blocking the running loop."""
+        """Wait until the copies are done, without blocking the running loop.
+
+        Gives None: for the payload a consumer has to `wait`.
+        """
         return self._polls.until(self.events).__await__()
 
 

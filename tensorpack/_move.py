@@ -125,7 +125,7 @@ def as_leaf(leaf: Any, twin: Any) -> Any:
     Raises:
         LeafError: no stream could be recorded on it.
     """
-    if not callable(getattr(type(twin), "record_stream", None)):
+    if not callable(getattr(twin, "record_stream", None)):
         name = type(leaf).__name__
         raise LeafError(
             found=f"the `{name}`",

@@ -1,6 +1,7 @@
 """A short text of a payload: what each field holds, not its numbers."""
 
 import reprlib
+from collections import deque
 from typing import Any
 
 import attrs
@@ -29,20 +30,28 @@ def _value(value: object) -> str:
         kind = "" if type(value) is Tensor else f"{type(value).__name__} "
         dtype = str(value.dtype).removeprefix("torch.")
         return f"{kind}{dtype}{list(value.shape)} {value.device}"
-    if type(value) is dict:
-        return (
-            "{"
-            + _cut([f"{k!r}: {_value(v)}" for k, v in _first(value.items())], value)
-            + "}"
-        )
-    if type(value) is list:
-        return f"[{_cut([_value(v) for v in _first(value)], value)}]"
-    if type(value) is tuple:
-        comma = "," * (len(value) == 1)
-        return f"({_cut([_value(v) for v in _first(value)], value)}{comma})"
+    # Of any container: what it holds may be tensors, and their numbers are not asked.
+    if isinstance(value, dict):
+        items = [f"{k!r}: {_value(v)}" for k, v in _first(value.items())]
+        return _named(value, dict, f"{{{_cut(items, value)}}}")
+    if isinstance(value, (list, deque)):
+        items = [_value(v) for v in _first(value)]
+        return _named(value, list, f"[{_cut(items, value)}]")
+    if isinstance(value, tuple):
+        names = [f"{n}=" for n in getattr(value, "_fields", ())] or [""] * len(value)
+        pairs = _first(zip(names, value, strict=True))
+        comma = "," * (len(value) == 1 and type(value) is tuple)
+        text = f"({_cut([f'{n}{_value(v)}' for n, v in pairs], value)}{comma})"
+        return text if type(value) is tuple else f"{type(value).__name__}{text}"
     if getattr(type(value), "__tensorpack_plan__", None) is not None:
         return repr(value)
     return _text.repr(value)
+
+
+def _named(value: object, plain: type, text: str) -> str:
+    """Put the name of a container's class before its items, if it is a special one."""
+    cls = type(value)
+    return text if cls is plain else f"{cls.__name__}({text})"
 
 
 def _first(items: Any) -> list[Any]:

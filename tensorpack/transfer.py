@@ -136,6 +136,10 @@ class CopyStream:
             immutability; `wait` keeps order and device lifetime.
         """
         self._check_open("start")
+        if self._polls.paused_by:
+            self._polls.await_running("start")
+        if after is not None and self._streams is not None:
+            check_stream(after, self.device)
         if keys is not None:
             check_replaceable(value)
         value_, found = prepared(value if keys is None else entries_of(value, keys))
@@ -155,8 +159,6 @@ class CopyStream:
     ) -> Handoff[Any]:
         """Queue the copies, and enter the payload as in flight."""
         queue, flights, leaves = self._queue, self._flights, found.leaves
-        if self._polls.paused_by:
-            self._polls.await_running("start")
         if streams.capturing():
             raise CaptureError(call="start", stream="current")
         if queue.retained:
@@ -228,12 +230,12 @@ class CopyStream:
             only torch knows how to copy (sparse, subclasses).
         """
         self._check_open("fetch")
+        if self._polls.paused_by:
+            self._polls.await_running("fetch")
         found = walk(value)
         if self._streams is None:
             with torch.no_grad():
                 return Fetch(value, copied(found.leaves, self.device), self._polls)
-        if self._polls.paused_by:
-            self._polls.await_running("fetch")
         if self._streams.capturing():
             raise CaptureError(call="fetch", stream="current")
         if after is None:

@@ -288,6 +288,7 @@ class TestRecorded:
 
         assert 4 == text.partition("\n\n")[0].count("\n") + 1
 
+    @pytest.mark.skipif(torch.__version__ < "2.11", reason="traces no sets")
     @pytest.mark.parametrize("slots", [True, False])
     def test_traces_whole(self, slots: bool) -> None:
         """Traced code moves a payload whatever its cached properties keep."""

@@ -3,8 +3,9 @@
 import abc
 import dataclasses
 import functools
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import attrs
 import pytest
@@ -175,6 +176,31 @@ class TestAlone:
             "images=[int64[1, 2] cpu, int64[1, 2] cpu, int64[1, 2] cpu, ... 2 more], "
             "table={'a': int64[1, 2] cpu}, pair=(int64[1, 2] cpu,), name='x')"
         ) == repr(batch)
+
+    def test_repr_of_any_container_names_shapes(self) -> None:
+        """Numbers on a device would be waited for, only to be put into a log."""
+
+        class Row(NamedTuple):
+            ids: Tensor
+            n: int
+
+        @payload
+        class Batch:
+            found: Dynamic[Any]
+
+        one = torch.ones(1)
+        texts = {
+            "[float32[1] cpu]": [one],
+            "(float32[1] cpu,)": (one,),
+            "{'a': float32[1] cpu}": {"a": one},
+            "deque([float32[1] cpu])": deque([one]),
+            "OrderedDict({'a': float32[1] cpu})": OrderedDict(a=one),
+            "defaultdict({'a': [float32[1] cpu]})": defaultdict(list, a=[one]),
+            "Row(ids=float32[1] cpu, n=2)": Row(one, 2),
+            "deque([1, 1, 1, ... 2 more])": deque([1] * 5),
+        }
+        for text, value in texts.items():
+            assert f"Batch(found={text})" == repr(Batch(value))
 
     def test_repr_of_a_subclass_and_of_an_unset_field(self) -> None:
         """A tensor subclass is named, and an unset field does not break the repr."""

@@ -633,6 +633,39 @@ def test_reprs_tell_the_state_and_read_nothing(
     assert "CopyStream('cpu', in_flight=0)" == repr(CopyStream("cpu"))
 
 
+HANDLES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "field": (
+        lambda handle: handle.ids,
+        "a handoff has no `ids`: `wait(stream)` gives the payload",
+    ),
+    "item": (
+        lambda handle: handle["ids"],
+        "a handoff has no items ('ids'): `wait(stream)` gives the payload",
+    ),
+    "taken": (
+        lambda handle: (handle.take(), handle.value),
+        "a handoff has no `value`, and its payload was taken",
+    ),
+    "result": (
+        lambda handle: CopyStream("cpu").fetch(handle.wait()).ids,
+        "a fetch has no `ids`: `result()` or `await` gives the payload",
+    ),
+    "item of a result": (
+        lambda handle: CopyStream("cpu").fetch(handle.wait())[0],
+        "a fetch has no items (0): `result()` or `await` gives them",
+    ),
+}
+
+
+@pytest.mark.parametrize(("act", "text"), HANDLES.values(), ids=list(HANDLES))
+def test_handle_taken_for_the_payload(act: Callable[[Any], object], text: str) -> None:
+    """Who forgets to wait is told so."""
+    with pytest.raises((AttributeError, TypeError)) as caught:
+        act(CopyStream("cpu").start(small()))
+
+    assert text == str(caught.value)
+
+
 # Refusals.
 
 

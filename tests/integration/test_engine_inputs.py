@@ -481,7 +481,8 @@ class TestForwardInputs:
         class ByHand:
             device = META
 
-            def __init__(self) -> None:
+            def __init__(self, *moved: object) -> None:
+                self.moved = moved
                 self.streams: list[object] = []
 
             @property
@@ -489,7 +490,7 @@ class TestForwardInputs:
                 return True
 
             def to_device(self, device: object, non_blocking: bool = False) -> object:
-                return ("moved", device, non_blocking)
+                return ByHand(device, non_blocking)
 
             def record_stream(self, stream: object) -> None:
                 self.streams.append(stream)
@@ -500,7 +501,7 @@ class TestForwardInputs:
         moved = to_device(forward, META, keys=KEYS, non_blocking=True)
 
         assert [new.forward] == owner.streams
-        assert ("moved", META, True) == moved["inputs"]
+        assert (META, True) == moved["inputs"].moved  # type: ignore[attr-defined]
 
 
 class TestStrategies:
