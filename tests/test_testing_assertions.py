@@ -489,3 +489,38 @@ def test_cycles_end() -> None:
     other.append(other)
 
     assert_equal(one, other)
+
+
+@payload
+class OwnNames(Payload):
+    """Uses the names of trainers for methods of its own, which have drifted."""
+
+    ids: Tensor
+    mask: Tensor | None = None
+
+    def to(self, device: Any, non_blocking: bool = False) -> "OwnNames":
+        return OwnNames(self.ids.to(device))
+
+    def pin_memory(self) -> "OwnNames":
+        return OwnNames(self.ids.pin_memory())
+
+
+@payload
+class OtherMeaning(Payload):
+    """Its `to` converts, and moves nothing."""
+
+    ids: Tensor
+
+    def to(self, dtype: torch.dtype) -> "OtherMeaning":
+        return OtherMeaning(self.ids.to(dtype))
+
+
+def test_own_methods_of_a_payload_are_asked_too() -> None:
+    """They are what a trainer and the pin thread of a loader call."""
+    with pytest.raises(AssertionError) as caught:
+        assert_covers(OwnNames)
+
+    assert ("`OwnNames.to` loses `mask`.\n`OwnNames.pin_memory` loses `mask`.") == str(
+        caught.value
+    )
+    assert_covers(OtherMeaning)

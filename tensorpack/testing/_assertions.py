@@ -1,6 +1,7 @@
 """What a project asserts of its own classes: that nothing is left out."""
 
 import contextlib
+import inspect
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -30,9 +31,9 @@ def assert_covers(
 
     It is meant for generated and hand-written methods alike. The tensors are found by
     the oracle. The class's own `record_stream` must record each that is on a device,
-    and its `to_device` (or `to`) must move each; one that the class does not have at
-    all is left out, if it has the other. `HostOnly` and `Borrowed` fields are held to
-    their promises too.
+    and its `to_device`, `to` and `pin_memory` must bring each along; what the class
+    does not have at all is left out, if it records or moves. `HostOnly` and `Borrowed`
+    fields are held to their promises too.
 
     Args:
         subject: a class, of which an example is made, or an instance on the host.
@@ -75,18 +76,32 @@ def assert_covers(
     else:
         value = subject
     cls = type(value)
-    moves = next((n for n in ("to_device", "to") if hasattr(cls, n)), None)
+    moves = [name for name in ("to_device", "to") if _moves(cls, name)]
     problems: list[str] = []
-    if not hasattr(cls, "record_stream") and moves is None:
+    if not hasattr(cls, "record_stream") and not moves:
         problems = [f"{a_class(cls)} has neither `record_stream` nor `to_device`."]
     with _on_any_machine():
         if hasattr(cls, "record_stream"):
             problems += _unrecorded(value, ignore)
-        if moves is not None:
-            moved = getattr(value, moves)("cuda:0")
-            problems += _unmoved(value, moved, torch.device("cuda:0"), ignore, moves)
+        for name in moves:
+            moved = getattr(value, name)("cuda:0")
+            problems += _unmoved(value, moved, torch.device("cuda:0"), ignore, name)
+        if moves and callable(getattr(cls, "pin_memory", None)):
+            host = torch.device("cpu")
+            problems += _unmoved(value, value.pin_memory(), host, ignore, "pin_memory")
     if problems:
         raise AssertionError("\n".join(problems))
+
+
+def _moves(cls: type, name: str) -> bool:
+    """Tell whether a method of a class moves its instances to a device.
+
+    A `to` beside a `to_device` may mean something else: a dtype, say.
+    """
+    method = getattr(cls, name, None)
+    if name == "to_device" or not hasattr(cls, "to_device"):
+        return callable(method)
+    return callable(method) and "device" in inspect.signature(method).parameters
 
 
 @contextlib.contextmanager
