@@ -5,10 +5,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from tensorpack import LifetimeError, clone, tensors
+import tensorpack
+from tensorpack import LifetimeError
 from tensorpack._cli import main
 from tensorpack._refusals import collected
 
@@ -89,6 +92,16 @@ class Twice:
 """
 
 Package = Callable[..., None]
+
+
+def told(field: str, annotation: str = "object") -> str:
+    """Give the refusal of a field whose annotation says nothing."""
+    return (
+        f"`{field}`: `{annotation}` says nothing of what is inside. Name the types "
+        "(`list[Tensor]`, `dict[str, Tensor]`). Or write "
+        f"`Dynamic[{annotation}]` to have its values walked at run time. Or write "
+        f"`HostOnly[{annotation}]` if it stays on the host."
+    )
 
 
 @pytest.fixture
@@ -196,24 +209,220 @@ def test_check_reports_a_refusal_that_stops_imports(
     assert printed.endswith("3 modules, 0 payloads, 2 refusals, 0 not imported\n")
 
 
-def test_refused_class_of_a_check_raises_at_every_use(package: Package) -> None:
-    """Whoever imports it afterwards gets its refusal, not half a payload."""
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda broken: broken.to_device("meta"),
+        lambda broken: broken.to_device("meta", non_blocking=True),
+        lambda broken: broken.to("meta"),
+        lambda broken: broken.pin_memory(),
+        lambda broken: broken.record_stream(object()),
+        lambda broken: broken.payload_keys(),
+        lambda broken: type(broken).payload_keys(),
+        lambda broken: type(broken).host_keys(),
+        lambda broken: tensorpack.clone([broken]),
+        tensorpack.compact,
+        tensorpack.evolve,
+        lambda broken: tensorpack.evolve(broken, rest=[]),
+        lambda broken: list(tensorpack.tensors(broken)),
+        lambda broken: list(tensorpack.opaque(broken)),
+        lambda broken: tensorpack.to_device({"a": broken}, "meta"),
+        lambda broken: tensorpack.record_stream(broken, object()),
+        lambda broken: torch.utils._pytree.tree_leaves(
+            tensorpack.register_pytree(type(broken)) and broken
+        ),
+    ],
+)
+def test_refused_class_of_a_check_raises_at_every_use(
+    use: Callable[[Any], object], package: Package
+) -> None:
+    """Whoever imports it afterwards gets its refusal, not half a payload.
+
+    Its keys used to be empty, and `evolve` said that it had no fields.
+    """
     package(bad=BAD)
     main(["check", "checked.bad"])
     broken = importlib.import_module("checked.bad").Broken(1, [])
 
-    for use in (
-        lambda: broken.to_device("meta"),
-        lambda: broken.record_stream(object()),
-        lambda: clone([broken]),
-        lambda: list(tensors(broken)),
-    ):
-        with pytest.raises(LifetimeError, match=r"`Broken\.callback`"):
-            use()
+    with pytest.raises(LifetimeError) as caught:
+        use(broken)
+
+    wanted = [told("Broken.callback"), told("Broken.rest", "list")]
+    assert wanted == str(caught.value).splitlines()
+
+
+USES = """
+from torch import Tensor
+from tensorpack import evolve, payload, register_pytree
+
+@register_pytree
+@payload
+class Bad:
+    ids: Tensor
+    meta: object
+
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        'FIRST = Bad.payload_keys().index("ids")',
+        "FIRST = Bad.host_keys()[0]",
+        "FIRST = evolve(Bad(None, 1), meta=2).meta",
+        "class Child(Bad):\n    pass\nKEYS = Child.payload_keys()",
+    ],
+)
+def test_check_says_that_a_refusal_stops_a_module_that_uses_the_class(
+    use: str, package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It used to be an error of its own: "tuple.index(x): x not in tuple"."""
+    package(uses=f"{USES}{use}\n")
+
+    code = main(["check", "checked"])
+
+    assert 1 == code
+    assert (
+        f"`checked.uses`: refused.\n{told('Bad.meta')}\n"
+        "The same stops the import of `checked.uses`.\n"
+        "\n"
+        "What follows the refusal in `checked.uses` is not checked yet.\n"
+        "2 modules, 0 payloads, 1 refusal, 0 not imported\n"
+    ) == capsys.readouterr().out
+
+
+HOLDS = {
+    "slot": """
+@payload
+class B:
+    ids: int
+    payload_keys: int = 0
+assert 0 == B(1).payload_keys
+""",
+    "attribute": """
+@payload(slots=False)
+class B:
+    host_keys: int = 3
+assert 3 == B().host_keys
+""",
+    "adopted": """
+@payload
+@attrs.define
+class B:
+    to_device: object
+assert 1 == B(1).to_device
+""",
+    "dataclass": """
+@payload
+@dataclasses.dataclass(slots=True)
+class B:
+    record_stream: int = 3
+assert 3 == B().record_stream
+""",
+    "callable default": """
+@payload
+@dataclasses.dataclass
+class B:
+    to_device: object = print
+assert print is B.to_device
+""",
+    "inherited": """
+@attrs.define
+class A:
+    host_keys: int
+@payload
+class B(A):
+    ids: int
+assert 1 == B(1, 2).host_keys
+""",
+    "slot apart": """
+class A:
+    __slots__ = ("to",)
+@payload
+class B(A):
+    ids: int
+b = B(1)
+b.to = 2
+assert 2 == b.to
+""",
+    "constant": """
+@payload
+class B:
+    ids: int
+    host_keys = ("ids",)
+assert ("ids",) == B.host_keys
+""",
+    "property": """
+@payload
+class B:
+    ids: int
+    @property
+    def payload_keys(self):
+        return self.ids
+assert 1 == B(1).payload_keys
+""",
+}
+
+
+@pytest.mark.parametrize("text", list(HOLDS.values()), ids=list(HOLDS))
+def test_refused_class_of_a_check_keeps_what_its_instances_hold(
+    text: str, package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A method took the place of a slot: "object attribute is read-only"."""
+    package(holds=f"import attrs, dataclasses\nfrom tensorpack import payload\n{text}")
+
+    assert 1 == main(["check", "checked"])
+    assert capsys.readouterr().out.endswith(
+        "2 modules, 0 payloads, 1 refusal, 0 not imported\n"
+    )
+
+
+def test_check_collects_past_a_metaclass_that_forbids_changes(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The refusal is reported, not what the metaclass has against a stand-in."""
+    package(
+        sealed="import attrs\nfrom tensorpack import payload\n"
+        "class Meta(type):\n    def __setattr__(cls, name, value):\n"
+        "        if sealed: raise TypeError('sealed')\n"
+        "        super().__setattr__(name, value)\n"
+        "sealed = False\n"
+        "@attrs.define\nclass Bad(metaclass=Meta):\n    meta: object\n"
+        "sealed = True\npayload(Bad)\n"
+    )
+
+    main(["check", "checked"])
+
+    assert (
+        f"`checked.sealed`: refused.\n{told('Bad.meta')}\n\n"
+        "2 modules, 0 payloads, 1 refusal, 0 not imported\n"
+    ) == capsys.readouterr().out
+
+
+def test_check_reports_a_class_whose_options_are_wrong_too(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refusal is reported even if no stand-in can be made."""
+    package(
+        both="from tensorpack import payload\n@payload(bogus=True)\nclass Bad:\n"
+        "    ids: int\n    def to_device(self, device):\n        return self\n"
+    )
+
+    assert 1 == main(["check", "checked"])
+    assert (
+        "`checked.both`: refused.\n"
+        "`Bad`: its body defines `to_device`, which `@payload` generates. Delete "
+        "`to_device`, or write `@payload(keep=('to_device',))` to keep your own.\n"
+        "\n"
+        "`checked.both`: cannot be imported: TypeError: define() got an unexpected "
+        "keyword argument 'bogus'.\n"
+        "\n"
+        "2 modules, 0 payloads, 1 refusal, 1 not imported\n"
+    ) == capsys.readouterr().out
 
 
 def test_imports_raise_as_ever(package: Package) -> None:
-    """Refusals are collected by `check` alone, and in its own thread."""
+    """Refusals are collected by `check` alone: before and after, each thread raises."""
     package(bad=BAD)
     raised: list[BaseException] = []
 
@@ -223,15 +432,55 @@ def test_imports_raise_as_ever(package: Package) -> None:
         except LifetimeError as error:
             raised.append(error)
 
-    with collected() as found:
+    def import_on_both() -> None:
+        import_it()
         thread = threading.Thread(target=import_it)
         thread.start()
         thread.join()
-    with pytest.raises(LifetimeError):
-        importlib.import_module("checked.bad")
 
-    assert 1 == len(raised)
+    import_on_both()
+    with collected() as found:
+        pass
+    import_on_both()
+
+    assert 4 == len(raised)
     assert [] == found
+
+
+THREADS = {
+    "thread": "t = threading.Thread(target=work)\nt.start()\nt.join()\n",
+    "import": "t = threading.Thread(target=lambda: __import__('checked.hidden.bad'))\n"
+    "t.start()\nt.join()\n",
+    "pool": "with ThreadPoolExecutor() as pool:\n    pool.submit(work)\n",
+}
+
+
+@pytest.mark.parametrize("start", list(THREADS.values()), ids=list(THREADS))
+def test_check_reports_what_a_thread_of_a_module_decorates(
+    start: str,
+    package: Package,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its refusal used to die with the thread, and the check said nothing."""
+    package(
+        threaded="import threading\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "from tensorpack import payload\n"
+        "def work():\n    @payload\n    class Broken:\n        meta: object\n"
+        f"{start}"
+    )
+    (tmp_path / "checked" / "hidden").mkdir()
+    (tmp_path / "checked" / "hidden" / "bad.py").write_text(BAD)
+
+    code = main(["check", "checked.threaded"])
+
+    printed = capsys.readouterr()
+    assert 1 == code
+    assert "" == printed.err
+    assert "refused.\n`work.<locals>.Broken.meta`: `object`" in printed.out or (
+        "`checked.hidden.bad`: refused.\n`Broken.callback`: `object`" in printed.out
+    )
+    assert printed.out.endswith("1 module, 0 payloads, 1 refusal, 0 not imported\n")
 
 
 @pytest.mark.parametrize(
