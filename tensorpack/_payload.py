@@ -1,5 +1,6 @@
 """The decorator and the typed base: wires the rooms together, sets the mark last."""
 
+import abc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
@@ -16,8 +17,7 @@ from tensorpack._kinds import payload_plan
 from tensorpack._lifetime import PLAN
 from tensorpack._move import check_methods, moved, pinned, record
 from tensorpack._names import check_body, check_fields, listed, methods_of
-from tensorpack._nodes import ClassPlan
-from tensorpack._refusals import Refused, collecting
+from tensorpack._refusals import Refused, RefusedPlan, collecting, holds_data
 from tensorpack._repr import payload_repr
 from tensorpack._resolve import Namespace
 from tensorpack._tracing import let_trace_init
@@ -214,17 +214,21 @@ def _make(
     try:
         return _made(cls, corrections, keep, options)
     except (DefinitionError, LifetimeError) as error:
-        refusals = collecting()
-        if refusals is None:
+        lists = collecting()
+        if not lists:
             raise
-        found: type = _stand_in(cls, error, corrections, options)
-        refusals.append(Refused(found, error))
+        found: type = cls
+        try:
+            found = _stand_in(cls, error, corrections, options)
+        finally:
+            for refusals in lists:
+                refusals.append(Refused(found, error, *_decorated_at()))
         return found
 
 
 def _stand_in(
     cls: Any,
-    error: Exception,
+    error: DefinitionError | LifetimeError,
     corrections: Mapping[str, object],
     options: dict[str, Any],
 ) -> Any:
@@ -236,25 +240,27 @@ def _stand_in(
     if PLAN in vars(cls):
         return cls
     made: Any = cls if is_made(cls) else _define(cls, options)
-
-    def refuse(*_: object) -> None:
-        raise error
-
-    plan = ClassPlan(
-        cls=made,
-        fields=(),
-        cached=(),
-        assigns=True,
-        stores=None,
-        hooked=False,
-        notes=(),
-        namespace=Namespace.of(made, _enclosing(made)),
-        corrections=corrections,
-    )
-    install(made, plan, methods_of(made, (), vars(Payload))[0])
-    for name in ("leaves", "keyed", "rebuild"):
-        setattr(made, f"__tensorpack_{name}__", refuse)
+    namespace = Namespace.of(made, _enclosing(made))
+    plan = RefusedPlan(made, error, namespace, corrections)
+    methods = methods_of(made, (), vars(Payload))[0]
+    raising = ("leaves", "keyed", "rebuild")
+    # Past the metaclass, which may have something against it.
+    for name, value in {
+        **{n: method for n, method in methods.items() if not holds_data(made, n)},
+        **{f"__tensorpack_{name}__": plan.refuse for name in raising},
+        PLAN: plan,
+    }.items():
+        type.__setattr__(made, name, value)
+    abc.update_abstractmethods(made)
     return made
+
+
+def _decorated_at() -> tuple[str, int]:
+    """Give the module that calls `@payload`, and the line there."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", __name__) == __name__:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")), frame.f_lineno
 
 
 def _made(

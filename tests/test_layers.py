@@ -70,7 +70,7 @@ CORE: dict[str, set[str]] = {
     "_move": {"errors", "_once", "_opened", "_streams", "_tracing"},
     "_repr": set(),
     "_functions": {"errors", "_kinds", "_msgspec", "_walk", "_build", "_move"},
-    "_refusals": {"errors"},
+    "_refusals": {"errors", "_classes", "_nodes", "_resolve"},
     "_install": {"_build", "_compile", "_lifetime", "_nodes", "_source"},
 }
 ALLOWED: dict[str, set[str]] = {

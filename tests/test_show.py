@@ -147,6 +147,23 @@ def test_show_names_what_is_wrong_with_a_target(
     assert f"{text}\n" == capsys.readouterr().err
 
 
+def test_show_asks_lazy_objects_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lazy object used to end the search for near names with its own error."""
+    (tmp_path / "shown_lazy.py").write_text(
+        "class Lazy:\n    @property\n    def __class__(self):\n"
+        "        raise RuntimeError('not loaded')\nlazy = Lazy()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert [2, 2] == [main(["show", f"shown_lazy:{name}"]) for name in ("Bach", "lazy")]
+    assert (
+        "`shown_lazy:Bach`: there is no `Bach`. The module has no payloads.\n"
+        "`shown_lazy:lazy`: is no class but a value of type `Lazy`. Name a class.\n"
+    ) == capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("shown")
 def test_show_prints_the_refusal_of_a_class(capsys: pytest.CaptureFixture[str]) -> None:
     """A class that is refused is no wrong spelling: exit code 1 and the whole text."""

@@ -7,9 +7,9 @@ import operator
 import sys
 from types import ModuleType
 
+from tensorpack._cli.modules import contents, is_class, is_payload, plan_of
 from tensorpack._cli.tables import print_table
 from tensorpack._layout import layout_of, text
-from tensorpack._lifetime import PLAN
 from tensorpack._nodes import ClassPlan
 from tensorpack._pack import PACK_BELOW
 from tensorpack._source import write
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         is no such payload class.
     """
     try:
-        plan: ClassPlan = vars(_payload_at(args.target))[PLAN]
+        plan: ClassPlan = plan_of(_payload_at(args.target))
     except TargetError as error:
         print(error, file=sys.stderr)
         return 2
@@ -90,13 +90,13 @@ def _payload_at(target: str) -> type:
         found = operator.attrgetter(path)(module)
     except AttributeError:
         raise TargetError(_no_such_class(target, module)) from None
-    if not isinstance(found, type):
+    if not is_class(found):
         msg = (
             f"`{target}`: is no class but a value of type `{type(found).__name__}`. "
             "Name a class."
         )
         raise TargetError(msg)
-    if PLAN not in vars(found):
+    if not is_payload(found):
         msg = f"`{target}`: is not a payload. Decorate it with `@payload`."
         raise TargetError(msg)
     return found
@@ -117,12 +117,8 @@ def _import(name: str) -> ModuleType:
 
 def _no_such_class(target: str, module: ModuleType) -> str:
     module_name, _, path = target.partition(":")
-    payloads = [name for name, value in vars(module).items() if _is_payload(value)]
+    payloads = [name for name, value in contents(module).items() if is_payload(value)]
     near = difflib.get_close_matches(path, payloads, cutoff=0.5) or payloads
     named = ", ".join(f"`{module_name}:{name}`" for name in near)
     hint = f"Its payloads: {named}." if named else "The module has no payloads."
     return f"`{target}`: there is no `{path}`. {hint}"
-
-
-def _is_payload(value: object) -> bool:
-    return isinstance(value, type) and PLAN in vars(value)

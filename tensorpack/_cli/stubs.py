@@ -21,7 +21,7 @@ from types import ModuleType
 
 import attrs
 
-from tensorpack._lifetime import PLAN
+from tensorpack._cli.modules import contents, is_payload
 from tensorpack._payload import Payload
 
 __all__ = ["add_arguments", "run"]
@@ -89,14 +89,10 @@ def _import(name: str) -> ModuleType:
         raise TargetError(msg) from None
     finally:
         sys.path.remove("")
-    if not any(_is_payload(value) for value in vars(module).values()):
+    if not any(is_payload(value) for value in contents(module).values()):
         msg = f"`{name}`: holds no payload. Name a module that does."
         raise TargetError(msg)
     return module
-
-
-def _is_payload(value: object) -> bool:
-    return isinstance(value, type) and PLAN in vars(value)
 
 
 def _path(root: Path, module: ModuleType) -> Path:
@@ -148,7 +144,7 @@ def rewrite(text: str, module: ModuleType) -> str:
     classes = dict(_classes(tree.body, ""))
     for name, node in classes.items():
         cls = operator.attrgetter(name)(module)
-        if _is_payload(cls):
+        if is_payload(cls):
             own = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
             kept = [part for part in node.body if not _is_ellipsis(part)]
             made = [] if "__init__" in own else [_init(cls, classes)]
