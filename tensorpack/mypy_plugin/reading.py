@@ -54,7 +54,7 @@ from tensorpack.mypy_plugin.nodes import (
 )
 from tensorpack.mypy_plugin.remedies import refusal_of, refuse_form, refuse_open
 from tensorpack.mypy_plugin.scene import Scene
-from tensorpack.mypy_plugin.spelling import spell
+from tensorpack.mypy_plugin.spelling import is_omitted, spell
 from tensorpack.mypy_plugin.unions import choose, folded
 
 __all__ = ["Inside", "node_of"]
@@ -203,12 +203,8 @@ def _node_of_instance(tp: Instance, at: Inside) -> Node:
 
 def _arguments(tp: Instance) -> tuple[Type, ...]:
     """Give the parameters of a container, or refuse one without."""
-    for argument in map(get_proper_type, tp.args):
-        omitted = isinstance(argument, AnyType) and (
-            argument.type_of_any == TypeOfAny.from_omitted_generics
-        )
-        if omitted:
-            refuse_open(tp.type.name)
+    if any(is_omitted(argument, tp) for argument in tp.args):
+        refuse_open(tp.type.name)
     return tuple(tp.args)
 
 

@@ -21,7 +21,7 @@ from mypy.types import (
 
 from tensorpack.mypy_plugin.names import ALIASES
 
-__all__ = ["spell"]
+__all__ = ["is_omitted", "spell"]
 
 
 def spell(tp: Type) -> str:
@@ -59,7 +59,7 @@ def _spell_proper(tp: ProperType) -> str:
         case CallableType():
             return _spell_callable(tp)
         case Instance(type=info, args=args):
-            given = () if all(map(_is_omitted, args)) else args
+            given = () if all(is_omitted(arg, tp) for arg in args) else args
             if info.fullname == "builtins.tuple" and given:
                 return f"tuple[{spell(given[0])}, ...]"
             return _generic(info.name, given)
@@ -69,12 +69,15 @@ def _spell_proper(tp: ProperType) -> str:
             return str(tp)
 
 
-def _is_omitted(tp: Type) -> bool:
-    """Tell whether mypy has put `Any` where nothing was written."""
-    tp = get_proper_type(tp)
-    return isinstance(tp, AnyType) and (
-        tp.type_of_any == TypeOfAny.from_omitted_generics
-    )
+def is_omitted(argument: Type, tp: Instance) -> bool:
+    """Tell whether mypy itself has put in a parameter of a type."""
+    argument = get_proper_type(argument)
+    if not isinstance(argument, AnyType):
+        return False
+    if argument.type_of_any == TypeOfAny.from_error:
+        # So it is under `disallow_any_generics`. Another error has its own place.
+        return (argument.line, argument.column) == (tp.line, tp.column)
+    return argument.type_of_any == TypeOfAny.from_omitted_generics
 
 
 def _spell_callable(tp: CallableType) -> str:

@@ -39,3 +39,35 @@ def test_each_expectation_is_met(name: str, said: Sequence[Error]) -> None:
 
     assert wanted.keys() == found.keys(), found
     assert {} == {n: found[n] for n, words in wanted.items() if words not in found[n]}
+
+
+BARE = """\
+from collections.abc import Mapping, Sequence
+from torch import Tensor
+from tensorpack import payload
+
+@payload
+class Batch:
+    a: dict  # type: ignore[type-arg, unused-ignore]
+    b: list[dict]  # type: ignore[type-arg, unused-ignore]
+    c: tuple  # type: ignore[type-arg, unused-ignore]
+    d: Sequence  # type: ignore[type-arg, unused-ignore]
+    e: Mapping  # type: ignore[type-arg, unused-ignore]
+    f: set  # type: ignore[type-arg, unused-ignore]
+    g: list[Missing]  # type: ignore[name-defined]
+"""
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_bare_containers_are_refused_in_any_mode(
+    strict: bool, new_project: Callable[[], Project]
+) -> None:
+    """What `--strict` says of them itself may be ignored; the refusal stays."""
+    project = new_project()
+    project.write("bare.py", BARE)
+    said = project.mypy(*(["--strict"] if strict else []), "bare.py")
+    found = {e.line: e.text for e in said if e.code == "tensorpack-lifetime"}
+
+    assert [7, 8, 9, 10, 11, 12] == sorted(found)
+    assert found[7].startswith("`Batch.a`: `dict` says nothing of what is inside.")
+    assert found[8].startswith("`Batch.b`: `dict` (in `list[dict]`) says nothing")
