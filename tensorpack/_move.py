@@ -278,7 +278,11 @@ def pinned(leaves: Sequence[Any]) -> list[Any]:
 
 def cloned(leaves: Sequence[Any]) -> list[Any]:
     """Give every leaf new storage, each object once."""
-    return each_once(leaves, lambda found: [as_leaf(x, x.clone()) for x in found])
+
+    def copy(leaf: Any) -> Any:
+        return leaf.clone() if isinstance(leaf, Tensor) else as_leaf(leaf, leaf.clone())
+
+    return each_once(leaves, lambda found: [copy(leaf) for leaf in found])
 
 
 def compacted(leaves: Sequence[Any]) -> list[Any]:
