@@ -14,6 +14,7 @@ from tensorpack._kinds import (
     sequences,
 )
 from tensorpack._lifetime import PLAN, adapter_of
+from tensorpack._nodes import ClassPlan
 from tensorpack._tracing import has_extra, kept
 from tensorpack._walk import Entries, Walk, walk
 from tensorpack.errors import LeafCountError, LeafError
@@ -51,7 +52,7 @@ class Build:
         """Make the twin of the walked object itself."""
         if isinstance(value, Entries):
             return {name: self.dynamic(entry) for name, entry in value.items()}
-        if hasattr(type(value), PLAN):
+        if is_payload(value):
             return self.nested(value)
         return self.dynamic(value)
 
@@ -122,7 +123,7 @@ def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
     build.take = build.rest.pop
     build._hooked = {} if hooks else None
     try:
-        if hasattr(cls, PLAN) and not hooks:
+        if getattr(cls, PLAN, None).__class__ is ClassPlan and not hooks:
             twin: T = cls.__tensorpack_rebuild__(value, build)
         else:
             twin = build.root(value)

@@ -260,7 +260,10 @@ class TestRecorded:
         assert Batch(ONE).to_device(META).ids.is_meta
 
     def test_inside_other_payloads(self) -> None:
-        """The key leads through fields, containers and cached properties."""
+        """The key leads through fields, containers and cached properties.
+
+        What stands in two of them is listed where it is met first.
+        """
         inner = holder(lambda _: {"a": [ONE]})
         outer = holder(lambda _: (Part(ONE, ONE), inner))
 
@@ -274,7 +277,6 @@ class TestRecorded:
             "many[0].found[0].grid",
             "many[0].found[0].mask",
             "many[0].found[1].ids",
-            "many[0].found[1].found['a'][0]",
         ] == aside(Batch(inner, [outer]))
 
     def test_a_class_without_any_pays_nothing(self) -> None:
@@ -680,6 +682,173 @@ class TestUnknown:
         one.inner = Helper([one])
 
         assert None is hidden_in(one, ())
+
+
+class Ring:
+    """Makes payloads that know each other."""
+
+    @payload(slots=False)
+    class Node:
+        ids: Tensor
+
+        @functools.cached_property
+        def peers(self) -> object: ...
+
+    @classmethod
+    def of(cls, count: int) -> list[Any]:
+        nodes = [cls.Node(torch.ones(1)) for _ in range(count)]
+        for node in nodes:
+            vars(node)["peers"] = [other for other in nodes if other is not node]
+        return nodes
+
+
+class TestWalkedOnce:
+    """However many lead to an object, it is walked once."""
+
+    def test_payloads_that_know_each_other(self) -> None:
+        """Each simple path was walked once: ten nodes took half a minute."""
+        nodes = Ring.of(40)
+        found = aside(nodes[0])
+
+        assert 39 == len(found) == len(set(found))
+
+    def test_every_member_reaches_all(self) -> None:
+        """No leaf is lost to it, wherever the walk begins."""
+        nodes = Ring.of(5)
+        every = {id(node.ids) for node in nodes}
+
+        for start in (*nodes, nodes, {"a": nodes[2]}):
+            found = Walk(start).run().recordable()
+            assert every == {id(leaf) for leaf in found}
+
+    def test_shared_containers(self) -> None:
+        """A list in a list, twice each time, was walked as a tree."""
+        shared: list[object] = [torch.ones(1)]
+        for _ in range(40):
+            shared = [shared, shared]
+
+        assert 1 == len(aside(holder(lambda _: shared)))
+
+    @pytest.mark.parametrize(
+        "wrap", [lambda x: x, lambda x: [x], lambda x: {"a": (x,)}], ids=range(3)
+    )
+    def test_chains_of_any_length(self, wrap: Callable[[Any], object]) -> None:
+        """Each step that keeps the one before ran out of the stack once."""
+        last = None
+        for _ in range(3000):
+            step = Ring.Node(torch.ones(1))
+            vars(step)["peers"] = wrap(last)
+            last = step
+
+        assert 2999 == len(aside(last))
+        assert last.to_device(META).ids.is_meta  # type: ignore[union-attr]
+
+    def test_through_derived_fields(self) -> None:
+        """What `Derived` fields keep is among the same objects."""
+        nodes = Ring.of(9)
+        parts = [Part(ONE, above=node) for node in nodes]
+
+        assert 9 == len({id(x) for x in Walk(parts).run().recordable()}) - 1
+
+    def test_owner_and_its_fields(self) -> None:
+        """What a field holds is recorded there: who holds it too hides nothing."""
+
+        @payload
+        class Inner:
+            ids: Tensor
+            cache: Borrowed[Tensor]
+
+            def read(self) -> Tensor:
+                return self.ids
+
+        @payload
+        class Batch:
+            first: Holder
+            inner: Inner
+            many: list[Tensor]
+            late: Dynamic[object] = None
+
+        inner, many = Inner(ONE + 1, ONE + 2), [ONE + 3, ONE + 4]
+        for made in (
+            inner.read,
+            functools.partial(print, inner),
+            lambda: inner,
+            Helper(many),
+            {inner.ids},
+            {inner: 1},
+            {Helper(inner): Helper(many[1])},
+        ):
+            keeper = holder(lambda _, made=made: made)  # type: ignore[misc]
+            batch = Batch(keeper, inner, many, [AdaptedBatch(Adapted(ONE + 5))])
+            batch.record_stream(STREAM)
+            record_stream({"a": batch}, STREAM)
+            record_stream({"a": keeper, "b": inner, "c": many}, STREAM)
+            record_stream({"x": 1, "a": batch}, STREAM, keys=["a"])
+
+        keeper = holder(lambda _: Helper(inner))
+        with pytest.raises(LeafError, match=r"`Holder.found`: a `Helper` has no"):
+            keeper.record_stream(STREAM)  # alone it is recorded nowhere
+
+
+@payload
+class AdaptedBatch:
+    held: Adapted
+
+
+class TestItsOwnAnswers:
+    """What an object or its class says of itself is not asked."""
+
+    def test_a_value_that_has_any_name(self) -> None:
+        """It was taken for a leaf, and a lazy module was loaded."""
+
+        class Permissive:
+            def __getattr__(self, name: str) -> Any:
+                return lambda *_, **__: None
+
+        class Lazy:
+            def __getattr__(self, name: str) -> Any:
+                raise ImportError(name)
+
+        class Proxy:
+            @property
+            def __class__(self) -> Any:  # type: ignore[override]
+                raise ImportError
+
+        for cls in (Permissive, Lazy, Proxy):
+            batch = holder(lambda _, cls=cls: [cls()])  # type: ignore[misc]
+            batch.record_stream(STREAM)
+            assert [] == aside(batch)
+
+    @pytest.mark.parametrize("answer", [True, object(), type, ONE, "a"], ids=range(5))
+    def test_a_class_that_has_any_name(self, answer: object) -> None:
+        """Its metaclass answered for a payload's plan."""
+
+        class Meta(type):
+            def __getattr__(cls, name: str) -> Any:
+                return answer
+
+            def __dir__(cls) -> Any:
+                raise AssertionError
+
+        class Odd(metaclass=Meta):
+            pass
+
+        batch = holder(lambda _: [Odd(), {"a": Odd()}, Odd])
+        batch.record_stream(STREAM)
+        assert [] == aside(batch)
+
+        @payload
+        class Batch:
+            part: Part
+            many: Dynamic[object] = None
+            either: Part | Tensor | None = None
+
+        with pytest.raises(LeafError, match=r"Batch\.part`: an `Odd` stands where"):
+            Batch(Odd()).record_stream(STREAM)  # type: ignore[arg-type]
+        with pytest.raises(LeafError, match=r"Batch\.many`: an `Odd` has no"):
+            Batch(Part(ONE), Odd()).record_stream(STREAM)
+        with pytest.raises(LeafError, match=r"Batch\.either`: an `Odd` belongs"):
+            Batch(Part(ONE), None, Odd()).to_device(META)  # type: ignore[arg-type, attr-defined]
 
 
 class TestTestingKit:

@@ -49,6 +49,7 @@ from tensorpack.testing import device_twin
 
 META = torch.device("meta")
 ONE = torch.ones(1)
+TWO = torch.ones(2)
 T = TypeVar("T")
 
 
@@ -942,7 +943,7 @@ def test_value_that_lies(annotation: Any, value: object, text: str) -> None:
 
 IN_CACHE: list[tuple[object, str]] = [
     (
-        Around(ONE),
+        Around(TWO),
         (
             "`Lazy.found`: an `Around` has no lifetime support, and holds a `Tensor`. "
             "Decorate `Around` with `@payload`, write a `LifetimeAdapter[Around]`, or "
@@ -961,7 +962,7 @@ IN_CACHE: list[tuple[object, str]] = [
         ),
     ),
     (
-        ONE.sum,
+        TWO.sum,
         (
             "`Lazy.found`: a `builtin_function_or_method` has no lifetime support, and "
             "holds a `Tensor`. Annotate the property `-> HostOnly[...]` if it never "
@@ -970,7 +971,7 @@ IN_CACHE: list[tuple[object, str]] = [
         ),
     ),
     (
-        {Around(ONE): 1},
+        {Around(TWO): 1},
         (
             "`Lazy.found`: an `Around` is the key of a mapping, and keys stay on the "
             "host. Use a host value as the key."
