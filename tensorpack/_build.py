@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tensorpack._hosts import PLAIN
 from tensorpack._kinds import (
     Kind,
     a_class,
@@ -105,6 +106,7 @@ HELPERS: Mapping[str, object] = {
     "kept": kept,
     "like": like,
     "mappings": mappings,
+    "plain_names": PLAIN,
     "sequences": sequences,
 }
 """The global names of generated code that are the same for every class."""

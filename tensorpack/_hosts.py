@@ -3,13 +3,14 @@
 import datetime as dt
 import enum
 import pathlib
+import sys
 import uuid
 
 import torch
 
-__all__ = ["is_array", "is_host_class", "is_plain"]
+__all__ = ["PLAIN", "is_array", "is_host_class", "is_plain"]
 
-_PLAIN: frozenset[type] = frozenset(
+PLAIN: frozenset[type] = frozenset(
     {
         bool,
         int,
@@ -41,18 +42,22 @@ _ROWS = frozenset({"void", "record", "object_"})
 
 def is_array(value: object) -> bool:
     """Tell whether a value is an array of numpy's."""
-    kinds = {(b.__module__, b.__qualname__) for b in type(value).__mro__}
-    return ("numpy", "ndarray") in kinds
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and issubclass(type(value), numpy.ndarray)
 
 
 def is_plain(cls: type) -> bool:
     """Tell whether no value of a class has room for an object of another kind."""
-    if cls in _PLAIN:
+    if cls in PLAIN:
         return True
-    if cls.__module__ == "numpy" and cls.__name__ not in _ROWS:
-        return any(
-            (b.__module__, b.__name__) == ("numpy", "generic") for b in cls.__mro__
-        )
+    module = cls.__module__
+    if module == "numpy" and cls.__name__ not in _ROWS:
+        return issubclass(cls, sys.modules[module].generic)
+    return module.startswith("pathlib") and _is_path(cls)
+
+
+def _is_path(cls: type) -> bool:
+    """Tell whether a class is one of Python's paths, in 3.13 of a package of them."""
     return cls.__module__.partition(".")[0] == "pathlib" and issubclass(
         cls, pathlib.PurePath
     )
@@ -64,6 +69,6 @@ def is_host_class(cls: type) -> bool:
     A value of it may have room for more all the same: the attributes of a subclass, the
     objects in an array, the parts of a slice. Who goes by values asks of each.
     """
-    if cls in _PLAIN or cls is slice or issubclass(cls, (enum.Enum, pathlib.PurePath)):
+    if cls in PLAIN or cls is slice or issubclass(cls, (enum.Enum, pathlib.PurePath)):
         return True
     return any((b.__module__, b.__qualname__) in _BY_NAME for b in cls.__mro__)

@@ -409,23 +409,68 @@ class TestInherited:
         assert [] == aside(child)
         assert child.to_device(META).total.is_meta
 
-    def test_in_the_place_of_a_field(self) -> None:
-        """A field that one replaces has its place, and what is there is recorded."""
+    @pytest.mark.parametrize("frozen", [True, False])
+    @pytest.mark.parametrize("base_slots", [True, False])
+    def test_in_the_place_of_a_field(self, base_slots: bool, frozen: bool) -> None:
+        """What `__init__` was given was lost: a twin computed its own in its place."""
 
-        @payload(slots=False)
+        @payload(slots=base_slots, frozen=frozen)
         class Base:
-            total: Tensor
+            total: Tensor | None = None
 
-        @payload(slots=False)
-        class Child(Base):
+        class Child:
+            other: int = 0
+
             @functools.cached_property
-            def total(self) -> Tensor:  # type: ignore[override]
+            def total(self) -> Tensor:
                 return ONE
 
-        child = Child(ONE)
+        with pytest.raises(LifetimeError, match=r"Batch.total`.* Keep one of them"):
+            made(Child, payload(slots=False, frozen=frozen), Base)
+        # In slots attrs takes the property out, and the field is one as before.
+        child = made(Child, payload(slots=True, frozen=frozen), Base)(ONE + 1)
+        assert 2.0 == child.total.item() == clone(child).total.item()
+        assert ["total"] == [key for key, _ in tensors(child)]
 
-        assert [] == [key for key, _ in tensors(child)]
-        assert ["total"] == aside(child)
+    @pytest.mark.parametrize("frozen", [True, False])
+    def test_in_the_place_of_a_dataclass_s_field(self, frozen: bool) -> None:
+        """So it was for dataclasses, in one class or two, with a default or without."""
+        make = dataclasses.dataclass(frozen=frozen)
+
+        class Base:
+            ids: Tensor
+            total: Tensor | None = None
+            size: int = 0
+
+        class Child:
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return ONE
+
+            @functools.cached_property
+            def size(self) -> int:
+                return 1
+
+        base = payload(make(Base))
+        caches = {name: vars(Child)[name] for name in ("total", "size")}
+        with pytest.raises(LifetimeError) as caught:
+            payload(make(type("Batch", (base,), {**caches, "__annotations__": {}})))
+
+        assert ["total", "size"] == [r.field for r in caught.value.refusals]
+
+    @each_maker
+    def test_a_field_of_the_same_class(self, make: Any) -> None:
+        """An annotation and a cached property of one name are refused as well."""
+
+        class Both:
+            total: Tensor
+
+            @functools.cached_property
+            def total(self) -> Tensor:  # type: ignore[no-redef]
+                return ONE
+
+        with pytest.raises(LifetimeError, match="Keep one of them"):
+            made(Both, make)
 
 
 class TestAnnotated:
@@ -551,6 +596,129 @@ class TestAnnotated:
 
                 @functools.cached_property
                 def found(self) -> object: ...
+
+
+@dataclasses.dataclass
+class Shape:
+    size: int
+
+    @functools.cached_property
+    def mask(self) -> Tensor:
+        return torch.ones(self.size)
+
+
+@attrs.define(slots=False)
+class AttrsShape:
+    size: int
+
+    @functools.cached_property
+    def mask(self) -> list[Tensor]:
+        return [torch.ones(self.size)]
+
+
+@attrs.define
+class SlottedShape:
+    size: int
+
+    @functools.cached_property
+    def mask(self):  # type: ignore[no-untyped-def]  # noqa: ANN201  # on purpose
+        return torch.ones(self.size)
+
+
+class WithMask:
+    @functools.cached_property
+    def mask(self) -> Any:
+        return torch.ones(1)
+
+
+@dataclasses.dataclass
+class InheritingShape(WithMask):
+    size: int
+
+
+class WithSlot:
+    __slots__ = ("mask",)
+
+
+@dataclasses.dataclass
+class BesideSlot(WithSlot):
+    size: int
+
+    def __post_init__(self) -> None:
+        self.mask = torch.ones(self.size)
+
+
+@attrs.define
+class CountingShape:
+    size: int
+
+    @functools.cached_property
+    def twice(self) -> int:
+        return self.size * 2
+
+    @functools.cached_property
+    def names(self) -> dict[str, list[int]] | None:
+        return None
+
+
+@dataclasses.dataclass
+class MarkedShape:
+    size: int
+
+    @functools.cached_property
+    def lent(self) -> Borrowed[Tensor]:
+        return ONE
+
+
+SHAPES = [Shape, AttrsShape, SlottedShape, InheritingShape, BesideSlot]
+
+
+class TestHostStructs:
+    """A struct of host values has cached properties too."""
+
+    @pytest.mark.parametrize("cls", SHAPES)
+    def test_one_that_may_keep_a_tensor_is_refused(self, cls: Any) -> None:
+        """It was taken for a struct of host values, and hid what it kept."""
+        for annotation in (cls, list[cls], dict[str, cls] | None, set[cls]):
+            body = {"__annotations__": {"ids": Tensor, "shape": annotation}}
+            with pytest.raises(LifetimeError, match=r"Batch.shape`"):
+                payload(type("Batch", (), body))
+
+    @pytest.mark.parametrize("cls", SHAPES)
+    def test_the_value_is_looked_at(self, cls: Any) -> None:
+        """In `Dynamic` fields and cached properties, in slots as in the `__dict__`."""
+        shape = cls(3)
+        shape.mask  # noqa: B018  # fills the cache
+
+        with pytest.raises(LeafError, match=r"above`.* has no lifetime support"):
+            Part(ONE, above=shape).record_stream(STREAM)  # type: ignore[attr-defined]
+        with pytest.raises(LeafError, match=r"found`.* holds a `Tensor`"):
+            holder(lambda _: shape).record_stream(STREAM)
+
+    @pytest.mark.parametrize("cls", [CountingShape, MarkedShape])
+    def test_one_that_keeps_host_values_stays(self, cls: Any) -> None:
+        """A host type or a mark as what it returns makes it one again."""
+        body = {"__annotations__": {"ids": Tensor, "shape": cls}}
+        batch: Any = payload(type("Batch", (), body))
+        shape = cls(3)
+
+        assert shape is batch(ONE, shape).to_device(META).shape
+
+    def test_host_values_in_caches_are_no_matter(self) -> None:
+        """A struct that has computed one is the host value that it was."""
+        shape = CountingShape(3)
+        shape.twice, shape.names  # noqa: B018  # fills the caches
+
+        for value in (shape, [shape], {"a": shape}):
+            moved = Part(ONE, above=value).to_device(META)  # type: ignore[attr-defined]
+            assert repr(value) == repr(moved.above)
+
+    def test_structs_that_know_each_other(self) -> None:
+        """Two that lead to each other ran out of the stack once."""
+        one, two = CountingShape(1), CountingShape(2)
+        one.size, two.size = two, one  # type: ignore[assignment]
+
+        assert one is Part(ONE, above=one).to_device(META).above  # type: ignore[attr-defined]
 
 
 class TestUnknown:
