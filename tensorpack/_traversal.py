@@ -5,6 +5,7 @@ all is well, so they are made by a second, keyed walk when somebody asks. Values
 type is only known at run time are walked here.
 """
 
+import collections
 from collections.abc import Callable
 from typing import Any, Never
 
@@ -289,6 +290,12 @@ class CachedWalk(Aside):
 
     def _close(self, value: object, key: str) -> None:
         """Let a value be that is walked already."""
+
+    def _dynamic_items(self, value: Any, key: str) -> None:
+        """Walk the items of a container, and note what makes the missing ones."""
+        super()._dynamic_items(value, key)
+        if type(value) is collections.defaultdict:
+            self._unsupported(value.default_factory, key)
 
     def names(self, value: dict[object, object], key: str) -> None:
         """Note the keys of a mapping that are no host values."""

@@ -1,5 +1,6 @@
 """What cached properties keep: recorded, never moved, never computed by us."""
 
+import collections
 import copy
 import dataclasses
 import functools
@@ -745,6 +746,7 @@ class TestUnknown:
             STREAM,
             {Helper: 1, print: [InSlots(2)]},
             {Helper(1), 2},
+            collections.defaultdict(list, a=Helper(1)),
             gc,
             ValueError("x"),
         ],
@@ -772,8 +774,9 @@ class TestUnknown:
             lambda x: [Helper(holder(lambda _: x))],
             lambda x: {Helper(x): 1},
             lambda x: types.MappingProxyType({"a": x}),
+            lambda x: collections.defaultdict(lambda: x),
         ],
-        ids=range(12),
+        ids=range(13),
     )
     def test_a_tensor_inside_raises(self, wrap: Callable[[Tensor], object]) -> None:
         """Wherever Python code can keep it; on the host too, so that tests see it."""
