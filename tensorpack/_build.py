@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tensorpack._hosts import PLAIN
 from tensorpack._kinds import (
     Kind,
     a_class,
@@ -14,6 +15,7 @@ from tensorpack._kinds import (
     sequences,
 )
 from tensorpack._lifetime import PLAN, adapter_of
+from tensorpack._nodes import ClassPlan
 from tensorpack._tracing import has_extra, kept
 from tensorpack._walk import Entries, Walk, walk
 from tensorpack.errors import LeafCountError, LeafError
@@ -51,7 +53,7 @@ class Build:
         """Make the twin of the walked object itself."""
         if isinstance(value, Entries):
             return {name: self.dynamic(entry) for name, entry in value.items()}
-        if hasattr(type(value), PLAN):
+        if is_payload(value):
             return self.nested(value)
         return self.dynamic(value)
 
@@ -104,6 +106,7 @@ HELPERS: Mapping[str, object] = {
     "kept": kept,
     "like": like,
     "mappings": mappings,
+    "plain_names": PLAIN,
     "sequences": sequences,
 }
 """The global names of generated code that are the same for every class."""
@@ -122,7 +125,7 @@ def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
     build.take = build.rest.pop
     build._hooked = {} if hooks else None
     try:
-        if hasattr(cls, PLAN) and not hooks:
+        if getattr(cls, PLAN, None).__class__ is ClassPlan and not hooks:
             twin: T = cls.__tensorpack_rebuild__(value, build)
         else:
             twin = build.root(value)

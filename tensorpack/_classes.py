@@ -45,6 +45,7 @@ class Declared:
         default: makes its default, if it has one.
         may_lack: whether an instance may be without it.
         unannotated: whether nobody has said what it holds.
+        computed: whether the class body has a cached property of its name.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Declared:
     default: Callable[[object], object] | None
     may_lack: bool
     unannotated: bool = False
+    computed: bool = False
 
 
 def is_made(cls: type) -> bool:
@@ -72,14 +74,16 @@ def declared_fields(cls: type) -> Iterator[Declared]:
             default = _attrs_default(a)
             lacks = default is None and (own_init or not a.init)
             untyped = a.type is None and not _is_annotated(cls, a.name)
-            yield Declared(a.name, a.type, default, lacks, untyped)
+            computed = isinstance(a.default, functools.cached_property)
+            yield Declared(a.name, a.type, default, lacks, untyped, computed)
         if _caches_hash(cls):
             yield Declared(_HASH, Derived[int], lambda _: None, may_lack=False)
         return
     for f in dataclasses.fields(cls):
         default = _dataclass_default(f)
         lacks = default is None and (own_init or not f.init)
-        yield Declared(f.name, f.type, default, lacks)
+        computed = isinstance(f.default, functools.cached_property)
+        yield Declared(f.name, f.type, default, lacks, computed=computed)
 
 
 def _is_annotated(cls: type, name: str) -> bool:
@@ -300,8 +304,20 @@ def slots_apart(cls: type, declared: Mapping[str, object]) -> Iterator[Refusal]:
                     name,
                     f"is a slot of `{base.__name__}` but no field, so its value would "
                     "be lost",
-                    ("Make it a field.",),
+                    ("Make it a field.", *_if_cached(base)),
                 )
+
+
+def _if_cached(cls: type) -> tuple[str, ...]:
+    """Say what hides the cached properties that attrs keeps in slots."""
+    getter = vars(cls).get("__getattr__")
+    if getter is None or _is_made(getter) or "__attrs_attrs__" not in vars(cls):
+        return ()
+    way = (
+        "Or, if it is a cached property, take the wrapper off the `__getattr__` that "
+        f"attrs has made for it: write `__getattr__` in the body of `{cls.__name__}`."
+    )
+    return (way,)
 
 
 def is_dunder(name: str) -> bool:

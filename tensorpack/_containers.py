@@ -2,9 +2,10 @@
 
 import collections
 import collections.abc
+import typing
 from collections.abc import Mapping
 
-__all__ = ["CLASSES", "MAPPINGS", "SEQUENCES"]
+__all__ = ["CLASSES", "MAPPINGS", "SEQUENCES", "is_unpacked"]
 
 SEQUENCES: Mapping[object, str] = {
     list: "list",
@@ -34,3 +35,9 @@ CLASSES: Mapping[str, tuple[type, ...]] = {
     "Mapping": (dict, collections.OrderedDict, collections.defaultdict),
 }
 """The classes that a value may have, by kind."""
+
+
+def is_unpacked(arg: object) -> bool:
+    """Tell whether the item of a tuple is `*X`: a tuple inside."""
+    unpacked = getattr(arg, "__unpacked__", False) is True
+    return unpacked or typing.get_origin(arg) is typing.Unpack

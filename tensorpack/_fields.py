@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import types
 import typing
@@ -152,7 +151,8 @@ def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
     """Describe one field."""
     owner, annotation = _written(field, bases)
     attribute = inspect.getattr_static(bases.cls, field.name, None)
-    if _shadows(attribute, field.name, owner, bases.cls):
+    _check_cached(field, owner, annotation, bases.cls)
+    if isinstance(attribute, property):
         return FieldPlan(field.name, Shadowed(), spell(annotation))
     _check_descriptor(field.name, attribute)
     inherited = _inherited(field, owner, bases)
@@ -161,17 +161,20 @@ def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
     return attrs.evolve(inherited, may_lack=field.may_lack, default=field.default)
 
 
-def _shadows(attribute: object, name: str, owner: type, cls: type) -> bool:
-    """Tell whether a property takes a field's place.
+def _check_cached(field: Declared, owner: type, annotation: object, cls: type) -> None:
+    """Refuse a field whose place a cached property takes: `__init__` fills that.
 
-    A cached property of a base does not: the field's value comes first, since it is
-    kept in the instance `__dict__`.
+    The property of a base does not take it: the class that has the field comes first.
     """
-    if isinstance(attribute, functools.cached_property):
-        mro = cls.__mro__
-        first = next(base for base in mro if name in vars(base))
-        return mro.index(first) <= mro.index(owner)
-    return isinstance(attribute, property)
+    above = cls.__mro__[: cls.__mro__.index(owner) + 1]
+    names = (c.name for c in cached_properties(cls) if c.owner in above)
+    if field.computed or field.name in names:
+        refuse(
+            spell(annotation),
+            "is the type of a field, and a cached property has its name, so nobody can "
+            "tell which of them a twin keeps",
+            "Keep one of them.",
+        )
 
 
 def _cached(cls: type, fields: list[FieldPlan], bases: _Bases) -> Iterator[FieldPlan]:

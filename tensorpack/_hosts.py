@@ -1,16 +1,16 @@
 """Host types: values that own no device memory and stay where they are."""
 
-import collections
 import datetime as dt
 import enum
 import pathlib
+import sys
 import uuid
 
 import torch
 
-__all__ = ["is_array", "is_host_class", "is_host_value"]
+__all__ = ["PLAIN", "is_array", "is_host_class", "is_plain"]
 
-_EXACT: frozenset[type] = frozenset(
+PLAIN: frozenset[type] = frozenset(
     {
         bool,
         int,
@@ -20,7 +20,6 @@ _EXACT: frozenset[type] = frozenset(
         bytes,
         type(None),
         range,
-        slice,
         dt.datetime,
         dt.date,
         dt.time,
@@ -37,50 +36,39 @@ _EXACT: frozenset[type] = frozenset(
 
 # numpy is no dependency: its types are known by name.
 _BY_NAME = frozenset({("numpy", "ndarray"), ("numpy", "generic")})
+# Scalars of numpy's that may hold objects: a row of a structured array.
+_ROWS = frozenset({"void", "record", "object_"})
 
 
 def is_array(value: object) -> bool:
     """Tell whether a value is an array of numpy's."""
-    kinds = {(b.__module__, b.__qualname__) for b in type(value).__mro__}
-    return ("numpy", "ndarray") in kinds
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and issubclass(type(value), numpy.ndarray)
+
+
+def is_plain(cls: type) -> bool:
+    """Tell whether no value of a class has room for an object of another kind."""
+    if cls in PLAIN:
+        return True
+    module = cls.__module__
+    if module == "numpy" and cls.__name__ not in _ROWS:
+        return issubclass(cls, sys.modules[module].generic)
+    return module.startswith("pathlib") and _is_path(cls)
+
+
+def _is_path(cls: type) -> bool:
+    """Tell whether a class is one of Python's paths, in 3.13 of a package of them."""
+    return cls.__module__.partition(".")[0] == "pathlib" and issubclass(
+        cls, pathlib.PurePath
+    )
 
 
 def is_host_class(cls: type) -> bool:
-    """Tell whether every value of a class is a host value.
+    """Tell whether a class is a host type where it is written as an annotation.
 
-    Subclasses of the plain types are not: they may carry attributes of their own.
+    A value of it may have room for more all the same: the attributes of a subclass, the
+    objects in an array, the parts of a slice. Who goes by values asks of each.
     """
-    if cls in _EXACT or issubclass(cls, (enum.Enum, pathlib.PurePath)):
+    if cls in PLAIN or cls is slice or issubclass(cls, (enum.Enum, pathlib.PurePath)):
         return True
     return any((b.__module__, b.__qualname__) in _BY_NAME for b in cls.__mro__)
-
-
-def is_host_value(value: object) -> bool:
-    """Tell whether a value is a host value, its items included."""
-    if is_host_class(type(value)):
-        return True
-    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-        return _is_bare(value) and all(map(is_host_value, value))
-    if isinstance(value, dict):
-        inside = (*value, *value.values())
-        return _is_bare(value) and all(map(is_host_value, inside))
-    return _is_host_struct(value)
-
-
-def _is_bare(value: object) -> bool:
-    """Tell whether a container has nothing beside its items: no attributes."""
-    slots = (vars(base).get("__slots__", ()) for base in type(value).__mro__)
-    return not any(slots) and not getattr(value, "__dict__", None)
-
-
-def _is_host_struct(value: object) -> bool:
-    """Tell whether a struct's instance holds host values and nothing else."""
-    cls = type(value)
-    names = [
-        field if isinstance(field, str) else field.name
-        for known in ("__attrs_attrs__", "__dataclass_fields__", "__struct_fields__")
-        for field in getattr(cls, known, ())
-    ]
-    values = [getattr(value, name, None) for name in names]
-    extra = set(getattr(value, "__dict__", ())) - set(names)
-    return bool(names) and not extra and all(map(is_host_value, values))

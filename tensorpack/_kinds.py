@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
+from torch.compiler import is_compiling
 
 import tensorpack.adapters  # noqa: F401  # registers the ready adapters
-from tensorpack._hosts import is_host_class, is_host_value
-from tensorpack._lifetime import PLAN, SupportsLifetime, adapter_of, owns_lifetime
+from tensorpack._hosts import is_host_class, is_plain
+from tensorpack._lifetime import PLAN, adapter_of, owns_lifetime, supports_lifetime
+from tensorpack._nodes import ClassPlan
 from tensorpack._resolve import own_annotations
+from tensorpack._stored import of_class
 from tensorpack._structs import is_named_tuple
+from tensorpack._values import is_host_value
 from tensorpack.errors import UndecoratedError
 
 __all__ = [
@@ -21,8 +25,10 @@ __all__ = [
     "has_leaves",
     "is_builtin",
     "is_leaf_class",
+    "is_of_payload",
     "is_payload",
     "items_of",
+    "kind_by_class",
     "kind_of",
     "mappings",
     "payload_plan",
@@ -49,31 +55,44 @@ class Kind(enum.Enum):
 
 def kind_of(value: object) -> Kind:
     """Tell what a value is."""
-    if isinstance(value, Tensor):
-        return Kind.LEAF
+    return Kind.LEAF if isinstance(value, Tensor) else kind_by_class(value)
+
+
+def kind_by_class(value: object) -> Kind:
+    """Tell what a value is without running its code, not even its `__class__`."""
     kind = _kind_of_class(type(value))
     if kind is not None:
         return kind
-    if isinstance(value, SupportsLifetime):
-        return Kind.LEAF
+    if is_compiling() and _is_host_by_class(type(value)):  # which cannot search it
+        return Kind.HOST
     return Kind.HOST if is_host_value(value) else Kind.UNKNOWN
 
 
 def _kind_of_class(cls: type) -> Kind | None:
     """Tell what every value of a class is; None if that depends on the value."""
-    if getattr(cls, PLAN, None) is not None or hasattr(cls, BASE):
-        return Kind.PAYLOAD
-    if is_host_class(cls):
+    if issubclass(cls, Tensor):
+        return Kind.LEAF
+    if is_plain(cls):
         return Kind.HOST
+    if cls in mappings or cls in sequences:
+        return Kind.CONTAINER
+    if is_of_payload(cls):
+        return Kind.PAYLOAD
     if adapter_of(cls) is not None:
         return Kind.ADAPTED
-    if cls in mappings or cls in sequences or is_named_tuple(cls):
+    if is_named_tuple(cls):
         return Kind.CONTAINER
-    return Kind.LEAF if owns_lifetime(cls) else None
+    return Kind.LEAF if owns_lifetime(cls) or supports_lifetime(cls) else None
 
 
-# `torch.compile` asks this once for each class, and does not look inside.
-setattr(_kind_of_class, "_dynamo_marked_constant", True)  # noqa: B010  # no attribute
+def _is_host_by_class(cls: type) -> bool:
+    """Tell whether a class is a host type."""
+    return is_host_class(cls)
+
+
+# `torch.compile` asks these once for each class, and does not look inside.
+for _asked in (_kind_of_class, _is_host_by_class):
+    setattr(_asked, "_dynamo_marked_constant", True)  # noqa: B010  # no attribute
 
 
 def has_leaves(value: object) -> bool:
@@ -88,14 +107,20 @@ def is_leaf_class(cls: type) -> bool:
     """
     if issubclass(cls, Tensor):
         return True
-    moves = hasattr(cls, "to_device") or hasattr(cls, "to")
-    records = callable(getattr(cls, "record_stream", None))
-    return moves and records and not hasattr(cls, PLAN) and not hasattr(cls, BASE)
+    moves = of_class(cls, "to_device") or of_class(cls, "to")
+    records = callable(of_class(cls, "record_stream"))
+    return moves is not None and records and not is_of_payload(cls)
+
+
+def is_of_payload(cls: type) -> bool:
+    """Tell whether a class is a payload, or derives from one or from the base."""
+    return any(PLAN in base.__dict__ or BASE in base.__dict__ for base in cls.__mro__)
 
 
 def is_payload(value: object) -> bool:
     """Tell whether a value is an instance of a payload, or of a subclass of one."""
-    return getattr(type(value), PLAN, None) is not None
+    # Not `is not None`: a metaclass with a `__getattr__` may give anything.
+    return getattr(type(value), PLAN, None).__class__ is ClassPlan
 
 
 def payload_plan(cls: type, key: str = "") -> Any:
@@ -105,7 +130,7 @@ def payload_plan(cls: type, key: str = "") -> Any:
         UndecoratedError: the class is no payload itself. A base's plan does not count:
             it would lose the fields of the class.
     """
-    plan = getattr(cls, PLAN, None)
+    plan = of_class(cls, PLAN)
     if plan is not None and plan.cls is cls:
         return plan
     base = plan.cls if plan is not None else None
@@ -123,7 +148,8 @@ def payload_plan(cls: type, key: str = "") -> Any:
 
 def is_builtin(value: object) -> bool:
     """Tell whether nobody could decorate the class of a value."""
-    return type(value).__module__ == "builtins" or isinstance(value, Tensor)
+    of_others = type(value).__module__ in ("builtins", "numpy")
+    return of_others or isinstance(value, Tensor)
 
 
 def items_of(value: Any) -> Iterator[tuple[str, object]]:

@@ -25,6 +25,7 @@ from typing import (
 import torch
 from torch import Tensor
 
+from tensorpack._stored import of_class
 from tensorpack.errors import DefinitionError
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "register",
     "register_late",
     "register_marked",
+    "supports_lifetime",
 ]
 
 PLAN = "__tensorpack_plan__"
@@ -296,6 +298,14 @@ def is_tensor_type(tp: object) -> bool:
     )
 
 
+def supports_lifetime(cls: type) -> bool:
+    """Tell whether a class has the methods of `SupportsLifetime`.
+
+    The class is asked, not the value: that could answer any name.
+    """
+    return all(callable(of_class(cls, n)) for n in ("to_device", "record_stream"))
+
+
 def owns_lifetime(cls: type) -> bool:
     """Tell whether values of a class move and record themselves.
 
@@ -304,7 +314,7 @@ def owns_lifetime(cls: type) -> bool:
     """
     names = _declared(cls)
     return (
-        callable(getattr(cls, "record_stream", None))
+        callable(of_class(cls, "record_stream"))
         and not names.isdisjoint(("to_device", "to"))
         and not names.isdisjoint(("is_cuda", "device"))
     )
@@ -312,8 +322,9 @@ def owns_lifetime(cls: type) -> bool:
 
 def _declared(cls: type) -> set[str]:
     """Give every name that instances of a class have for certain."""
-    names: set[str] = set(dir(cls))
+    names: set[str] = set()
     for base in cls.__mro__:
+        names.update(base.__dict__)
         for kept in ("__annotations__", "__dataclass_fields__"):
             found = base.__dict__.get(kept)
             names.update(found if isinstance(found, dict) else ())

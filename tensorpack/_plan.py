@@ -8,7 +8,8 @@ from typing import Any
 
 import attrs
 
-from tensorpack._containers import MAPPINGS, SEQUENCES
+from tensorpack._classes import slots_apart
+from tensorpack._containers import MAPPINGS, SEQUENCES, is_unpacked
 from tensorpack._hosts import is_host_class
 from tensorpack._lifetime import (
     PLAN,
@@ -36,6 +37,7 @@ from tensorpack._nodes import (
 from tensorpack._remedies import (
     RefusedError,
     refuse,
+    refuse_cached,
     refuse_form,
     refuse_open,
     refuse_unknown,
@@ -48,6 +50,8 @@ from tensorpack._resolve import (
     spell,
 )
 from tensorpack._structs import (
+    Member,
+    cached_members,
     declared_keys,
     is_named_tuple,
     is_typed_dict,
@@ -209,7 +213,7 @@ def _node_of_tuple(tp: object, args: tuple[Any, ...], ctx: Context) -> Node:
         if tp in (tuple[()], typing.Tuple[()]):  # noqa: UP006  # two spellings
             return folded(Fixed(()))
         refuse_open(spell(tp))
-    if any(map(_is_unpacked, args)):
+    if any(map(is_unpacked, args)):
         refuse(
             spell(tp),
             "unpacks a tuple inside",
@@ -218,12 +222,6 @@ def _node_of_tuple(tp: object, args: tuple[Any, ...], ctx: Context) -> Node:
     if args[-1] is Ellipsis:
         return folded(Items("tuple", node_of(args[0], ctx)))
     return folded(Fixed(tuple(node_of(arg, ctx) for arg in args)))
-
-
-def _is_unpacked(arg: object) -> bool:
-    """Tell whether an argument is `*X`."""
-    unpacked = getattr(arg, "__unpacked__", False) is True
-    return unpacked or typing.get_origin(arg) is typing.Unpack
 
 
 def _node_of_entries(
@@ -333,10 +331,18 @@ def _is_host_struct(
     if cls in ctx.above:
         return True
     for member in members_of(cls, tp, fields, ctx):
-        try:
-            node = node_of(member.annotation, member.ctx)
-        except RefusedError:
-            return False
+        node = _node_of_member(member)
         if not (isinstance(node, Kept) and node.guard is Guard.TENSOR):
             return False
-    return True
+    for member in cached_members(cls, ctx):
+        if not isinstance(_node_of_member(member), Kept):
+            refuse_cached(cls, spell(tp), member.name)
+    return not any(slots_apart(cls, fields))
+
+
+def _node_of_member(member: Member) -> Node | None:
+    """Read a member of a struct; None if it has no lifetime support."""
+    try:
+        return node_of(member.annotation, member.ctx)
+    except RefusedError:
+        return None

@@ -10,7 +10,14 @@ import torch
 from tensorpack._resolve import Placeholder, own_annotations, spell
 from tensorpack.errors import Refusal, TensorpackError
 
-__all__ = ["RefusedError", "refuse", "refuse_form", "refuse_open", "refuse_unknown"]
+__all__ = [
+    "RefusedError",
+    "refuse",
+    "refuse_cached",
+    "refuse_form",
+    "refuse_open",
+    "refuse_unknown",
+]
 
 
 class RefusedError(TensorpackError):
@@ -122,6 +129,18 @@ _KINDS = (
         ),
     ),
 )
+
+
+def refuse_cached(cls: type, name: str, cached: str) -> Never:
+    """Refuse a struct of host values that may keep a tensor in a cached property."""
+    refuse(
+        name,
+        f"keeps `{cached}` in a cached property, and nobody says that it is no tensor",
+        f"Annotate what `{cached}` returns with a host type.",
+        f"Or decorate `{cls.__name__}` with `@payload`, or call "
+        f"`payload({cls.__name__})`.",
+        f"Or write `HostOnly[{name}]` if it never holds device memory.",
+    )
 
 
 def refuse_unknown(name: Placeholder) -> Never:

@@ -182,9 +182,11 @@ class _Leaves:
                 body = self.lines(item, inner, inner, key.index(i))
                 return _loop(i, f"{inner} in enumerate({x})", f"{inner} in {x}", body)
             case Entries(value=value):
+                names = f"if not plain_names.issuperset(map(type, {x})):"
+                check = guarded(names, [f"{self.walk}.names({x}, {key})"])
                 body = self.lines(value, inner, inner, key.index(i))
                 items, values = f"{inner} in {x}.items()", f"{inner} in {x}.values()"
-                return _loop(i, items, values, body)
+                return [*check, *_loop(i, items, values, body)]
             case Fixed(items=items):
                 n = len(items)
                 test = f"if len({x}) != {n}:"

@@ -7,11 +7,15 @@ from typing import Any
 
 import attrs
 
+from tensorpack._classes import cached_names, cached_properties
 from tensorpack._generics import bindings_of
-from tensorpack._resolve import Context, own_annotations
+from tensorpack._msgspec import is_struct
+from tensorpack._resolve import Context, own_annotations, returned_by
+from tensorpack._stored import of_class
 
 __all__ = [
     "Member",
+    "cached_members",
     "declared_keys",
     "is_named_tuple",
     "is_typed_dict",
@@ -55,15 +59,16 @@ def struct_fields(cls: Any) -> dict[str, object] | None:
     """
     every = {n: a for b in reversed(cls.__mro__) for n, a in own_annotations(b).items()}
     fields: dict[str, object] | None = None
-    if attrs.has(cls):
+    if isinstance(of_class(cls, "__attrs_attrs__"), tuple):
         fields = {a.name: a.type for a in attrs.fields(cls)}
-    elif dataclasses.is_dataclass(cls):
+    elif isinstance(of_class(cls, "__dataclass_fields__"), dict):
         fields = {f.name: f.type for f in dataclasses.fields(cls)}
-    elif hasattr(cls, "__struct_fields__"):  # msgspec
+    elif is_struct(cls):
         fields = {name: every.get(name) for name in cls.__struct_fields__}
     if fields is None:
         return None
-    beside = (str(a) for n, a in every.items() if n not in fields)
+    known = {*fields, *cached_names(cls)}  # attrs annotates what it caches
+    beside = (str(a) for n, a in every.items() if n not in known)
     return fields if all("ClassVar" in text for text in beside) else None
 
 
@@ -93,3 +98,17 @@ def members_of(
             )
         written = own_annotations(owner).get(name, annotation)
         yield Member(name, written, contexts[owner])
+
+
+def cached_members(cls: type, ctx: Context) -> Iterator[Member]:
+    """Iterate the cached properties of a struct that have a place to keep a value.
+
+    Args:
+        cls: the class.
+        ctx: where the struct was named.
+    """
+    for cached in cached_properties(cls):
+        if cached.slot is not None or cls.__dictoffset__ != 0:
+            namespace = ctx.namespace.beside(cached.owner)
+            inside = attrs.evolve(ctx.inside(cls), namespace=namespace)
+            yield Member(cached.name, returned_by(cached.function), inside)

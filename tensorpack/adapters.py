@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensorpack._hosts import is_host_value
 from tensorpack._lifetime import register_late, register_marked
+from tensorpack._values import is_host_value
 from tensorpack.errors import LeafError
 
 __all__: list[str] = []

@@ -1,5 +1,6 @@
 """What cached properties keep: recorded, never moved, never computed by us."""
 
+import collections
 import copy
 import dataclasses
 import functools
@@ -260,7 +261,10 @@ class TestRecorded:
         assert Batch(ONE).to_device(META).ids.is_meta
 
     def test_inside_other_payloads(self) -> None:
-        """The key leads through fields, containers and cached properties."""
+        """The key leads through fields, containers and cached properties.
+
+        What stands in two of them is listed where it is met first.
+        """
         inner = holder(lambda _: {"a": [ONE]})
         outer = holder(lambda _: (Part(ONE, ONE), inner))
 
@@ -274,7 +278,6 @@ class TestRecorded:
             "many[0].found[0].grid",
             "many[0].found[0].mask",
             "many[0].found[1].ids",
-            "many[0].found[1].found['a'][0]",
         ] == aside(Batch(inner, [outer]))
 
     def test_a_class_without_any_pays_nothing(self) -> None:
@@ -408,23 +411,68 @@ class TestInherited:
         assert [] == aside(child)
         assert child.to_device(META).total.is_meta
 
-    def test_in_the_place_of_a_field(self) -> None:
-        """A field that one replaces has its place, and what is there is recorded."""
+    @pytest.mark.parametrize("frozen", [True, False])
+    @pytest.mark.parametrize("base_slots", [True, False])
+    def test_in_the_place_of_a_field(self, base_slots: bool, frozen: bool) -> None:
+        """What `__init__` was given was lost: a twin computed its own in its place."""
 
-        @payload(slots=False)
+        @payload(slots=base_slots, frozen=frozen)
         class Base:
-            total: Tensor
+            total: Tensor | None = None
 
-        @payload(slots=False)
-        class Child(Base):
+        class Child:
+            other: int = 0
+
             @functools.cached_property
-            def total(self) -> Tensor:  # type: ignore[override]
+            def total(self) -> Tensor:
                 return ONE
 
-        child = Child(ONE)
+        with pytest.raises(LifetimeError, match=r"Batch.total`.* Keep one of them"):
+            made(Child, payload(slots=False, frozen=frozen), Base)
+        # In slots attrs takes the property out, and the field is one as before.
+        child = made(Child, payload(slots=True, frozen=frozen), Base)(ONE + 1)
+        assert 2.0 == child.total.item() == clone(child).total.item()
+        assert ["total"] == [key for key, _ in tensors(child)]
 
-        assert [] == [key for key, _ in tensors(child)]
-        assert ["total"] == aside(child)
+    @pytest.mark.parametrize("frozen", [True, False])
+    def test_in_the_place_of_a_dataclass_s_field(self, frozen: bool) -> None:
+        """So it was for dataclasses, in one class or two, with a default or without."""
+        make = dataclasses.dataclass(frozen=frozen)
+
+        class Base:
+            ids: Tensor
+            total: Tensor | None = None
+            size: int = 0
+
+        class Child:
+            @functools.cached_property
+            def total(self) -> Tensor:
+                return ONE
+
+            @functools.cached_property
+            def size(self) -> int:
+                return 1
+
+        base = payload(make(Base))
+        caches = {name: vars(Child)[name] for name in ("total", "size")}
+        with pytest.raises(LifetimeError) as caught:
+            payload(make(type("Batch", (base,), {**caches, "__annotations__": {}})))
+
+        assert ["total", "size"] == [r.field for r in caught.value.refusals]
+
+    @each_maker
+    def test_a_field_of_the_same_class(self, make: Any) -> None:
+        """An annotation and a cached property of one name are refused as well."""
+
+        class Both:
+            total: Tensor
+
+            @functools.cached_property
+            def total(self) -> Tensor:  # type: ignore[no-redef]
+                return ONE
+
+        with pytest.raises(LifetimeError, match="Keep one of them"):
+            made(Both, make)
 
 
 class TestAnnotated:
@@ -552,6 +600,129 @@ class TestAnnotated:
                 def found(self) -> object: ...
 
 
+@dataclasses.dataclass
+class Shape:
+    size: int
+
+    @functools.cached_property
+    def mask(self) -> Tensor:
+        return torch.ones(self.size)
+
+
+@attrs.define(slots=False)
+class AttrsShape:
+    size: int
+
+    @functools.cached_property
+    def mask(self) -> list[Tensor]:
+        return [torch.ones(self.size)]
+
+
+@attrs.define
+class SlottedShape:
+    size: int
+
+    @functools.cached_property
+    def mask(self):  # type: ignore[no-untyped-def]  # noqa: ANN201  # on purpose
+        return torch.ones(self.size)
+
+
+class WithMask:
+    @functools.cached_property
+    def mask(self) -> Any:
+        return torch.ones(1)
+
+
+@dataclasses.dataclass
+class InheritingShape(WithMask):
+    size: int
+
+
+class WithSlot:
+    __slots__ = ("mask",)
+
+
+@dataclasses.dataclass
+class BesideSlot(WithSlot):
+    size: int
+
+    def __post_init__(self) -> None:
+        self.mask = torch.ones(self.size)
+
+
+@attrs.define
+class CountingShape:
+    size: int
+
+    @functools.cached_property
+    def twice(self) -> int:
+        return self.size * 2
+
+    @functools.cached_property
+    def names(self) -> dict[str, list[int]] | None:
+        return None
+
+
+@dataclasses.dataclass
+class MarkedShape:
+    size: int
+
+    @functools.cached_property
+    def lent(self) -> Borrowed[Tensor]:
+        return ONE
+
+
+SHAPES = [Shape, AttrsShape, SlottedShape, InheritingShape, BesideSlot]
+
+
+class TestHostStructs:
+    """A struct of host values has cached properties too."""
+
+    @pytest.mark.parametrize("cls", SHAPES)
+    def test_one_that_may_keep_a_tensor_is_refused(self, cls: Any) -> None:
+        """It was taken for a struct of host values, and hid what it kept."""
+        for annotation in (cls, list[cls], dict[str, cls] | None, set[cls]):
+            body = {"__annotations__": {"ids": Tensor, "shape": annotation}}
+            with pytest.raises(LifetimeError, match=r"Batch.shape`"):
+                payload(type("Batch", (), body))
+
+    @pytest.mark.parametrize("cls", SHAPES)
+    def test_the_value_is_looked_at(self, cls: Any) -> None:
+        """In `Dynamic` fields and cached properties, in slots as in the `__dict__`."""
+        shape = cls(3)
+        shape.mask  # noqa: B018  # fills the cache
+
+        with pytest.raises(LeafError, match=r"above`.* has no lifetime support"):
+            Part(ONE, above=shape).record_stream(STREAM)  # type: ignore[attr-defined]
+        with pytest.raises(LeafError, match=r"found`.* holds a `Tensor`"):
+            holder(lambda _: shape).record_stream(STREAM)
+
+    @pytest.mark.parametrize("cls", [CountingShape, MarkedShape])
+    def test_one_that_keeps_host_values_stays(self, cls: Any) -> None:
+        """A host type or a mark as what it returns makes it one again."""
+        body = {"__annotations__": {"ids": Tensor, "shape": cls}}
+        batch: Any = payload(type("Batch", (), body))
+        shape = cls(3)
+
+        assert shape is batch(ONE, shape).to_device(META).shape
+
+    def test_host_values_in_caches_are_no_matter(self) -> None:
+        """A struct that has computed one is the host value that it was."""
+        shape = CountingShape(3)
+        shape.twice, shape.names  # noqa: B018  # fills the caches
+
+        for value in (shape, [shape], {"a": shape}):
+            moved = Part(ONE, above=value).to_device(META)  # type: ignore[attr-defined]
+            assert repr(value) == repr(moved.above)
+
+    def test_structs_that_know_each_other(self) -> None:
+        """Two that lead to each other ran out of the stack once."""
+        one, two = CountingShape(1), CountingShape(2)
+        one.size, two.size = two, one  # type: ignore[assignment]
+
+        assert one is Part(ONE, above=one).to_device(META).above  # type: ignore[attr-defined]
+
+
 class TestUnknown:
     """A value of unknown class is searched: it passes if no tensor can be in it."""
 
@@ -576,6 +747,7 @@ class TestUnknown:
             STREAM,
             {Helper: 1, print: [InSlots(2)]},
             {Helper(1), 2},
+            collections.defaultdict(list, a=Helper(1)),
             gc,
             ValueError("x"),
         ],
@@ -603,8 +775,9 @@ class TestUnknown:
             lambda x: [Helper(holder(lambda _: x))],
             lambda x: {Helper(x): 1},
             lambda x: types.MappingProxyType({"a": x}),
+            lambda x: collections.defaultdict(lambda: x),
         ],
-        ids=range(12),
+        ids=range(13),
     )
     def test_a_tensor_inside_raises(self, wrap: Callable[[Tensor], object]) -> None:
         """Wherever Python code can keep it; on the host too, so that tests see it."""
@@ -681,6 +854,173 @@ class TestUnknown:
         one.inner = Helper([one])
 
         assert None is hidden_in(one, ())
+
+
+class Ring:
+    """Makes payloads that know each other."""
+
+    @payload(slots=False)
+    class Node:
+        ids: Tensor
+
+        @functools.cached_property
+        def peers(self) -> object: ...
+
+    @classmethod
+    def of(cls, count: int) -> list[Any]:
+        nodes = [cls.Node(torch.ones(1)) for _ in range(count)]
+        for node in nodes:
+            vars(node)["peers"] = [other for other in nodes if other is not node]
+        return nodes
+
+
+class TestWalkedOnce:
+    """However many lead to an object, it is walked once."""
+
+    def test_payloads_that_know_each_other(self) -> None:
+        """Each simple path was walked once: ten nodes took half a minute."""
+        nodes = Ring.of(40)
+        found = aside(nodes[0])
+
+        assert 39 == len(found) == len(set(found))
+
+    def test_every_member_reaches_all(self) -> None:
+        """No leaf is lost to it, wherever the walk begins."""
+        nodes = Ring.of(5)
+        every = {id(node.ids) for node in nodes}
+
+        for start in (*nodes, nodes, {"a": nodes[2]}):
+            found = Walk(start).run().recordable()
+            assert every == {id(leaf) for leaf in found}
+
+    def test_shared_containers(self) -> None:
+        """A list in a list, twice each time, was walked as a tree."""
+        shared: list[object] = [torch.ones(1)]
+        for _ in range(40):
+            shared = [shared, shared]
+
+        assert 1 == len(aside(holder(lambda _: shared)))
+
+    @pytest.mark.parametrize(
+        "wrap", [lambda x: x, lambda x: [x], lambda x: {"a": (x,)}], ids=range(3)
+    )
+    def test_chains_of_any_length(self, wrap: Callable[[Any], object]) -> None:
+        """Each step that keeps the one before ran out of the stack once."""
+        last = None
+        for _ in range(3000):
+            step = Ring.Node(torch.ones(1))
+            vars(step)["peers"] = wrap(last)
+            last = step
+
+        assert 2999 == len(aside(last))
+        assert last.to_device(META).ids.is_meta  # type: ignore[union-attr]
+
+    def test_through_derived_fields(self) -> None:
+        """What `Derived` fields keep is among the same objects."""
+        nodes = Ring.of(9)
+        parts = [Part(ONE, above=node) for node in nodes]
+
+        assert 9 == len({id(x) for x in Walk(parts).run().recordable()}) - 1
+
+    def test_owner_and_its_fields(self) -> None:
+        """What a field holds is recorded there: who holds it too hides nothing."""
+
+        @payload
+        class Inner:
+            ids: Tensor
+            cache: Borrowed[Tensor]
+
+            def read(self) -> Tensor:
+                return self.ids
+
+        @payload
+        class Batch:
+            first: Holder
+            inner: Inner
+            many: list[Tensor]
+            late: Dynamic[object] = None
+
+        inner, many = Inner(ONE + 1, ONE + 2), [ONE + 3, ONE + 4]
+        for made in (
+            inner.read,
+            functools.partial(print, inner),
+            lambda: inner,
+            Helper(many),
+            {inner.ids},
+            {inner: 1},
+            {Helper(inner): Helper(many[1])},
+        ):
+            keeper = holder(lambda _, made=made: made)  # type: ignore[misc]
+            batch = Batch(keeper, inner, many, [AdaptedBatch(Adapted(ONE + 5))])
+            batch.record_stream(STREAM)
+            record_stream({"a": batch}, STREAM)
+            record_stream({"a": keeper, "b": inner, "c": many}, STREAM)
+            record_stream({"x": 1, "a": batch}, STREAM, keys=["a"])
+
+        keeper = holder(lambda _: Helper(inner))
+        with pytest.raises(LeafError, match=r"`Holder.found`: a `Helper` has no"):
+            keeper.record_stream(STREAM)  # alone it is recorded nowhere
+
+
+@payload
+class AdaptedBatch:
+    held: Adapted
+
+
+class TestItsOwnAnswers:
+    """What an object or its class says of itself is not asked."""
+
+    def test_a_value_that_has_any_name(self) -> None:
+        """It was taken for a leaf, and a lazy module was loaded."""
+
+        class Permissive:
+            def __getattr__(self, name: str) -> Any:
+                return lambda *_, **__: None
+
+        class Lazy:
+            def __getattr__(self, name: str) -> Any:
+                raise ImportError(name)
+
+        class Proxy:
+            @property
+            def __class__(self) -> Any:  # type: ignore[override]
+                raise ImportError
+
+        for cls in (Permissive, Lazy, Proxy):
+            batch = holder(lambda _, cls=cls: [cls()])  # type: ignore[misc]
+            batch.record_stream(STREAM)
+            assert [] == aside(batch)
+
+    @pytest.mark.parametrize("answer", [True, object(), type, ONE, "a"], ids=range(5))
+    def test_a_class_that_has_any_name(self, answer: object) -> None:
+        """Its metaclass answered for a payload's plan."""
+
+        class Meta(type):
+            def __getattr__(cls, name: str) -> Any:
+                return answer
+
+            def __dir__(cls) -> Any:
+                raise AssertionError
+
+        class Odd(metaclass=Meta):
+            pass
+
+        batch = holder(lambda _: [Odd(), {"a": Odd()}, Odd])
+        batch.record_stream(STREAM)
+        assert [] == aside(batch)
+
+        @payload
+        class Batch:
+            part: Part
+            many: Dynamic[object] = None
+            either: Part | Tensor | None = None
+
+        with pytest.raises(LeafError, match=r"Batch\.part`: an `Odd` stands where"):
+            Batch(Odd()).record_stream(STREAM)  # type: ignore[arg-type]
+        with pytest.raises(LeafError, match=r"Batch\.many`: an `Odd` has no"):
+            Batch(Part(ONE), Odd()).record_stream(STREAM)
+        with pytest.raises(LeafError, match=r"Batch\.either`: an `Odd` belongs"):
+            Batch(Part(ONE), None, Odd()).to_device(META)  # type: ignore[arg-type, attr-defined]
 
 
 class TestTestingKit:

@@ -393,3 +393,55 @@ def test_bare_container_is_refused(annotation: Any) -> None:
     """A container that does not say what is inside is refused."""
     with pytest.raises(LifetimeError, match="says nothing of what is inside"):
         holder(annotation)
+
+
+class Odd:
+    """An object that may be the key of a mapping."""
+
+
+@pytest.mark.parametrize("key", [one(), (1, one()), Odd(), frozenset([one()]), Inner])
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        dict[str, Tensor],
+        Mapping[str, Tensor],
+        dict[str, list[Tensor | None]] | Tensor,
+        list[dict[str, Inner]],
+        dict[str, dict[int, Tensor]],
+        collections.OrderedDict[str, Dynamic[object]],
+        dict[str, Tensor | HostOnly[Odd]],
+        Dynamic[object],
+    ],
+    ids=str,
+)
+def test_keys_stay_on_the_host(annotation: Any, key: object) -> None:
+    """A tensor as a key passed where the values were annotated, and was lost."""
+    cls = payload(type("Batch", (), {"__annotations__": {"found": annotation}}))
+    text = str(annotation)
+    mapping: Any = {key: None}
+    if "OrderedDict" in text:
+        mapping = collections.OrderedDict(mapping)
+    if text.startswith("list"):
+        mapping = [mapping]
+    if "dict[str, dict" in text:
+        mapping = {"a": mapping}
+
+    with pytest.raises(LeafError, match=r"is the key of a mapping, and keys stay"):
+        cls(mapping).record_stream(None)
+
+
+@pytest.mark.parametrize(
+    "key", [1, "a", None, (1, "a"), frozenset([1]), types.SimpleNamespace, 2.5, b"c"]
+)
+def test_any_host_value_may_be_a_key(key: object) -> None:
+    """What the annotation of the key says is not held against a value that stays."""
+    if key is types.SimpleNamespace:
+        key = __import__("enum").Enum("Color", "RED").RED
+
+    @payload
+    class Batch:
+        found: dict[str, Tensor]
+
+    moved = Batch({key: one()}).to_device("meta")  # type: ignore[dict-item, attr-defined]
+
+    assert [key] == list(moved.found)

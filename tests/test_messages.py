@@ -49,11 +49,39 @@ from tensorpack.testing import device_twin
 
 META = torch.device("meta")
 ONE = torch.ones(1)
+TWO = torch.ones(2)
 T = TypeVar("T")
 
 
 class Undecorated:
     ids: Tensor
+
+
+@dataclasses.dataclass
+class Cacher:
+    size: int
+
+    @functools.cached_property
+    def mask(self) -> Tensor:
+        return torch.ones(self.size)
+
+
+def wrapped_getattr() -> Any:
+    """Make a class with a wrapper over what attrs has made for a cached property."""
+
+    @attrs.define
+    class Lazily:
+        ids: Tensor
+
+        @functools.cached_property
+        def found(self):  # type: ignore[no-untyped-def]  # noqa: ANN202  # on purpose
+            return ONE
+
+    made: Any = Lazily
+    inner = made.__getattr__
+    made.__getattr__ = lambda *asked: inner(*asked)  # noqa: PLW0108  # a wrapper
+    made.__qualname__ = "Lazily"
+    return made
 
 
 class Bare:
@@ -526,6 +554,31 @@ LOST: list[tuple[Callable[[], object], str]] = [
         ),
     ),
     (
+        lambda: payload(wrapped_getattr()),
+        (
+            "`Lazily.found`: `found` is a slot of `Lazily` but no field, so its value "
+            "would be lost. Make it a field. Or, if it is a cached property, take the "
+            "wrapper off the `__getattr__` that attrs has made for it: write "
+            "`__getattr__` in the body of `Lazily`."
+        ),
+    ),
+    (
+        lambda: define(Tensor, field=functools.cached_property(lambda _: ONE)),
+        (
+            "`Batch.field`: `Tensor` is the type of a field, and a cached property has "
+            "its name, so nobody can tell which of them a twin keeps. Keep one of them."
+        ),
+    ),
+    (
+        lambda: define(Cacher),
+        (
+            "`Batch.field`: `Cacher` keeps `mask` in a cached property, and nobody "
+            "says that it is no tensor. Annotate what `mask` returns with a host type. "
+            "Or decorate `Cacher` with `@payload`, or call `payload(Cacher)`. Or write "
+            "`HostOnly[Cacher]` if it never holds device memory."
+        ),
+    ),
+    (
         lambda: define(
             dataclasses.InitVar[int], make=dataclasses.dataclass(init=False)
         ),
@@ -942,7 +995,7 @@ def test_value_that_lies(annotation: Any, value: object, text: str) -> None:
 
 IN_CACHE: list[tuple[object, str]] = [
     (
-        Around(ONE),
+        Around(TWO),
         (
             "`Lazy.found`: an `Around` has no lifetime support, and holds a `Tensor`. "
             "Decorate `Around` with `@payload`, write a `LifetimeAdapter[Around]`, or "
@@ -961,7 +1014,7 @@ IN_CACHE: list[tuple[object, str]] = [
         ),
     ),
     (
-        ONE.sum,
+        TWO.sum,
         (
             "`Lazy.found`: a `builtin_function_or_method` has no lifetime support, and "
             "holds a `Tensor`. Annotate the property `-> HostOnly[...]` if it never "
@@ -970,7 +1023,7 @@ IN_CACHE: list[tuple[object, str]] = [
         ),
     ),
     (
-        {Around(ONE): 1},
+        {Around(TWO): 1},
         (
             "`Lazy.found`: an `Around` is the key of a mapping, and keys stay on the "
             "host. Use a host value as the key."

@@ -12,7 +12,7 @@ from mypy.nodes import (
     TypeInfo,
     Var,
 )
-from mypy.types import Instance, get_proper_type
+from mypy.types import CallableType, Instance, Type, get_proper_type
 
 __all__ = [
     "HOST",
@@ -20,6 +20,7 @@ __all__ = [
     "annotated",
     "announced",
     "bases_of",
+    "cached_in",
     "is_host",
     "is_separator",
     "is_tensor",
@@ -128,6 +129,20 @@ def struct_fields(
     names = {var.name for _, var in fields}
     beside = (n for b in info.mro for n, _ in announced(b, modules) if n not in names)
     return None if any(beside) or _has_init_only(*maker) else fields
+
+
+def cached_in(info: TypeInfo) -> Iterator[tuple[str, TypeInfo, Type | None]]:
+    """Iterate the cached properties of a class: name, owner and what it returns.
+
+    mypy's cache keeps no decorators, but what they made of a function: a property with
+    a setter of its own is an overloaded one.
+    """
+    for base in info.mro:
+        for name, symbol in base.names.items():
+            node = symbol.node
+            if isinstance(node, Decorator) and node.var.is_settable_property:
+                tp = node.func.type
+                yield name, base, tp.ret_type if isinstance(tp, CallableType) else None
 
 
 def _maker(info: TypeInfo) -> tuple[TypeInfo, str] | None:

@@ -30,6 +30,7 @@ from tensorpack.mypy_plugin.adapters import (
 from tensorpack.mypy_plugin.classes import (
     HOST,
     TENSOR,
+    cached_in,
     is_host,
     is_tensor,
     owns_lifetime,
@@ -52,7 +53,12 @@ from tensorpack.mypy_plugin.nodes import (
     Walked,
     refuse,
 )
-from tensorpack.mypy_plugin.remedies import refusal_of, refuse_form, refuse_open
+from tensorpack.mypy_plugin.remedies import (
+    refusal_of,
+    refuse_cached,
+    refuse_form,
+    refuse_open,
+)
 from tensorpack.mypy_plugin.scene import Scene
 from tensorpack.mypy_plugin.spelling import is_omitted, spell
 from tensorpack.mypy_plugin.unions import choose, folded
@@ -315,15 +321,25 @@ def _node_of_struct(
     if tp.type in at.above:
         return found
     for owner, var in fields:
-        at.scene.meet(owner)
-        declared = var.type or AnyType(TypeOfAny.unannotated)
-        seen = expand_type_by_instance(declared, map_instance_to_supertype(tp, owner))
-        try:
-            node = node_of(seen, at.deeper(tp.type))
-        except RefusedError:
-            return None
-        if not _is_host_node(node):
+        node = _node_of_member(var.type, owner, tp, at)
+        if node is None or not _is_host_node(node):
             return None
         if isinstance(node, Unknown):
             found = node
+    for name, owner, returned in cached_in(tp.type):
+        if not isinstance(_node_of_member(returned, owner, tp, at), (Kept, Unknown)):
+            refuse_cached(tp.type, spell(tp), name)
     return found
+
+
+def _node_of_member(
+    declared: Type | None, owner: TypeInfo, tp: Instance, at: Inside
+) -> Node | None:
+    """Read what a class says of a member of a struct; None if that has no support."""
+    at.scene.meet(owner)
+    written = declared or AnyType(TypeOfAny.unannotated)
+    seen = expand_type_by_instance(written, map_instance_to_supertype(tp, owner))
+    try:
+        return node_of(seen, at.deeper(tp.type))
+    except RefusedError:
+        return None

@@ -12,7 +12,13 @@ from tensorpack.mypy_plugin.classes import bases_of, records_streams
 from tensorpack.mypy_plugin.nodes import Refusal, refuse
 from tensorpack.mypy_plugin.spelling import spell
 
-__all__ = ["refusal_of", "refuse_form", "refuse_open", "refuse_unknown"]
+__all__ = [
+    "refusal_of",
+    "refuse_cached",
+    "refuse_form",
+    "refuse_open",
+    "refuse_unknown",
+]
 
 _CONTAINERS = frozenset(
     f"builtins.{name}" for name in ("dict", "list", "tuple", "set", "frozenset")
@@ -49,6 +55,17 @@ def refusal_of(info: TypeInfo, name: str, *, is_struct: bool) -> Refusal:
         other = f"Or write a `LifetimeAdapter[{info.name}]`."
         return Refusal(name, reason, (way, other))
     return Refusal(name, "has no lifetime support", (adapter, host))
+
+
+def refuse_cached(info: TypeInfo, name: str, cached: str) -> NoReturn:
+    """Refuse a struct of host values that may keep a tensor in a cached property."""
+    refuse(
+        name,
+        f"keeps `{cached}` in a cached property, and nobody says that it is no tensor",
+        f"Annotate what `{cached}` returns with a host type.",
+        f"Or decorate `{info.name}` with `@payload`, or call `payload({info.name})`.",
+        f"Or write `HostOnly[{name}]` if it never holds device memory.",
+    )
 
 
 def _is_device_object(info: TypeInfo) -> bool:

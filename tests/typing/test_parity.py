@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 ANNOTATIONS = (HERE / "annotations.txt").read_text()
 CLASSES = (HERE / "classes.txt").read_text()
 HEADER = """\
-import collections, collections.abc, dataclasses, datetime, pathlib
+import collections, collections.abc, dataclasses, datetime, functools, pathlib
 import threading, typing, uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import (TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Literal,
