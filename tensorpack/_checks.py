@@ -40,8 +40,9 @@ class Checks:
 
     def _unsupported(self, value: object, key: str) -> None:
         """Raise for a value of unknown class."""
-        in_field = "." in key or is_payload(self.value)
-        around = None if in_field else self.value
+        around = None if "." in key or is_payload(self.value) else self.value
+        if isinstance(around, dict) and not any(value is x for x in around.values()):
+            around = [value]  # no entry of its own
         self._raise(value, key, *_lies.no_support(value, around))
 
     def keep(self, value: object, key: str, types: tuple[type, ...]) -> None:

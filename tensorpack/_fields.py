@@ -21,6 +21,7 @@ from tensorpack._classes import (
     stores_of,
 )
 from tensorpack._generics import Bindings, bindings_of
+from tensorpack._leftovers import check_content, shared_leaves
 from tensorpack._lifetime import PLAN, Marker
 from tensorpack._nodes import (
     Cached,
@@ -69,6 +70,7 @@ def plan_class(
     """
     declared = {field.name: field for field in declared_fields(cls)}
     check_names(cls, declared, corrections)
+    check_content(cls, declared)
     bases = _Bases.of(cls, enclosing, corrections)
     fields: list[FieldPlan] = []
     refusals: list[Refusal] = []
@@ -79,6 +81,7 @@ def plan_class(
             text = spell(_written(field, bases)[1])
             refusals.append(error.at(field.name, text))
     refusals.extend(_orphans(cls, declared, bases))
+    refusals.extend(shared_leaves(cls, declared))
     refusals.extend(slots_apart(cls, declared))
     if refusals:
         raise LifetimeError(cls=cls.__qualname__, refusals=refusals)

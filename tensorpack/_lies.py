@@ -84,7 +84,7 @@ def no_support(value: object, around: object = None) -> Said:
     name = type(value).__name__
     remedy = "move it to a `HostOnly` field."
     if isinstance(around, dict):
-        remedy = "pass only the entries that travel: `keys=` names them."
+        remedy = "pass only the entries that travel (`keys=`, where the call takes it)."
     elif around is not None:
         remedy = "leave it out."
     if is_builtin(value):

@@ -80,6 +80,8 @@ def node_of(annotation: object, ctx: Context) -> Node:
         refuse(tp.text, tp.reason, "Mend the annotation.")
     if isinstance(tp, Placeholder):
         refuse_unknown(tp)
+    if isinstance(tp, (list, dict, set)):  # which have no hash
+        refuse_form(tp)
     if tp is None or tp is type(None):
         return Kept(Guard.TENSOR, (type(None),))
     if tp is Any or tp is object:

@@ -161,7 +161,15 @@ def refuse_form(tp: object) -> Never:
         refuse(
             name,
             "is a function, no type",
-            "Write the type: `Tensor` for `torch.tensor`, `Any` for `any`.",
+            "Write the type: `Tensor` for `torch.tensor`, `np.ndarray` for `np.array`.",
+            "Or mark the field `HostOnly` if it stays on the host.",
+        )
+    if isinstance(tp, (list, dict, set)):
+        kind = type(tp).__name__
+        refuse(
+            name,
+            f"is a {kind}, no type",
+            f"Write `{kind}[...]`: `list[Tensor]`, `dict[str, Tensor]`.",
         )
     if isinstance(tp, dataclasses.InitVar):
         refuse(

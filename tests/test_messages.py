@@ -410,7 +410,29 @@ REFUSED: list[tuple[Any, str]] = [
         torch.tensor,
         (
             "`tensor` is a function, no type. Write the type: `Tensor` for "
-            "`torch.tensor`, `Any` for `any`."
+            "`torch.tensor`, `np.ndarray` for `np.array`. Or mark the field "
+            "`HostOnly` if it stays on the host."
+        ),
+    ),
+    (
+        [Tensor],
+        (
+            "`[Tensor]` is a list, no type. Write `list[...]`: `list[Tensor]`, "
+            "`dict[str, Tensor]`."
+        ),
+    ),
+    (
+        dict[str, [int]],  # type: ignore[misc]
+        (
+            "`[int]` (in `dict[str, [int]]`) is a list, no type. Write `list[...]`: "
+            "`list[Tensor]`, `dict[str, Tensor]`."
+        ),
+    ),
+    (
+        {"a": int},
+        (
+            "`{'a': <class 'int'>}` is a dict, no type. Write `dict[...]`: "
+            "`list[Tensor]`, `dict[str, Tensor]`."
         ),
     ),
     (
@@ -611,6 +633,30 @@ def test_storage_that_would_be_lost(act: Callable[[], object], text: str) -> Non
 
 
 DEFINITIONS: list[tuple[Callable[[], object], str]] = [
+    (
+        lambda: payload(type("Batch", (), {"__init__": lambda self: None})),
+        (
+            "`Batch`: it has an `__init__` of its own and no field, so nobody knows "
+            "what its instances hold. Annotate its attributes in the class: "
+            "`ids: Tensor`."
+        ),
+    ),
+    (
+        lambda: define(Tensor, extra=ONE),
+        (
+            "`Batch.extra`: `extra` is a `Tensor` of the class and no field, so it "
+            "would be neither moved nor recorded. Write `extra: Tensor = ...` for a "
+            "field. Or write `ClassVar[Tensor]` if it belongs to the class."
+        ),
+    ),
+    (
+        lambda: define(int, extra=Part(ONE)),
+        (
+            "`Batch.extra`: `extra` is a `Part` of the class and no field, so it would "
+            "be neither moved nor recorded. Write `extra: Part = ...` for a field. Or "
+            "write `ClassVar[Part]` if it belongs to the class."
+        ),
+    ),
     (
         lambda: payload(3),  # type: ignore[call-overload]
         "`3`: an instance of `int` is no class. Decorate a class.",
@@ -1290,15 +1336,12 @@ OUTSIDE_OF_FIELDS: list[tuple[Any, str]] = [
         (
             "`['k']`: a `Bare` has no lifetime support. Decorate `Bare` with "
             "`@payload`, write a `LifetimeAdapter[Bare]`, or pass only the entries "
-            "that travel: `keys=` names them."
+            "that travel (`keys=`, where the call takes it)."
         ),
     ),
     (
         {"k": [object()]},
-        (
-            "`['k'][0]`: an `object` has no lifetime support. Pass only the entries "
-            "that travel: `keys=` names them."
-        ),
+        ("`['k'][0]`: an `object` has no lifetime support. Leave it out."),
     ),
     (
         [Bare()],
