@@ -18,7 +18,7 @@ from typing import Never
 import attrs
 
 from tensorpack._classes import declared_fields
-from tensorpack._nodes import Guard, Kept, Node
+from tensorpack._nodes import ClassPlan, Guard, Kept, Node
 from tensorpack._resolve import Namespace
 from tensorpack.errors import DefinitionError, LifetimeError
 
@@ -57,7 +57,7 @@ class _RefusedField:
         _refuse(self.error, name)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class RefusedPlan:
     """Stands for the plan of a refused class: whoever reads more than this is told.
 
@@ -83,6 +83,11 @@ class RefusedPlan:
 
     def __getattr__(self, name: str) -> Never:
         _refuse(self.error, name)
+
+    @property  # type: ignore[misc]  # of `object` it can be set
+    def __class__(self) -> type[ClassPlan]:  # type: ignore[override]
+        """Say that it is a plan, so that it is asked like one."""
+        return ClassPlan
 
     def refuse(self, *_: object) -> Never:
         """Raise the refusal."""
