@@ -6,7 +6,7 @@ from typing import Any, Never
 from torch import Tensor
 
 from tensorpack import _lies
-from tensorpack._kinds import a_class, is_payload
+from tensorpack._kinds import a_class, is_leaf_class, is_payload
 from tensorpack._values import is_host_value
 from tensorpack.errors import LeafError
 
@@ -52,12 +52,15 @@ class Checks:
 
     def struct(self, value: object, key: str) -> None:
         """Check a value of another class than the host struct that is annotated."""
+        if isinstance(value, Tensor):
+            self._raise(value, key, *_lies.stray(value))
         if not is_host_value(value):
             self._raise(value, key, *_lies.no_host_struct(value))
 
-    def stray(self, value: object, key: str) -> Never:
-        """Raise for a tensor where a host value is declared."""
-        self._raise(value, key, *_lies.stray())
+    def stays(self, value: object, key: str) -> None:
+        """Raise for a leaf or a payload where a host value is declared."""
+        if is_leaf_class(type(value)) or is_payload(value):
+            self._raise(value, key, *_lies.stray(value))
 
     def host_only(self, value: object, key: str) -> None:
         """Raise for a tensor on a device where the value must stay on the host."""

@@ -8,7 +8,7 @@ import uuid
 
 import torch
 
-__all__ = ["PLAIN", "is_array", "is_host_class", "is_plain"]
+__all__ = ["PLAIN", "STAYING", "is_array", "is_host_class", "is_plain"]
 
 PLAIN: frozenset[type] = frozenset(
     {
@@ -33,6 +33,9 @@ PLAIN: frozenset[type] = frozenset(
         torch.memory_format,
     }
 )
+
+STAYING = PLAIN | {list, tuple, dict, set, frozenset, slice}
+"""Classes of which no value is a leaf itself. What is inside is not asked."""
 
 # numpy is no dependency: its types are known by name.
 _BY_NAME = frozenset({("numpy", "ndarray"), ("numpy", "generic")})

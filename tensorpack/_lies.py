@@ -136,14 +136,15 @@ def no_host_struct(value: object) -> Said:
     return problem, f"Annotate the field `{type(value).__name__}`, a payload."
 
 
-def stray() -> Said:
-    """Speak of a tensor where a host value is declared."""
+def stray(value: object) -> Said:
+    """Speak of a leaf or a payload where a host value is declared."""
+    name = "Tensor" if isinstance(value, Tensor) else type(value).__name__
     problem = (
         "stands where a host value is annotated, so it would be neither moved nor "
         "recorded"
     )
     remedy = (
-        "Annotate the field `Tensor`, or `HostOnly[Tensor]` if it never leaves the "
+        f"Annotate the field `{name}`, or `HostOnly[{name}]` if it never leaves the "
         "host."
     )
     return problem, remedy

@@ -10,6 +10,7 @@ import re
 import attrs
 from torch import Tensor
 
+from tensorpack._hosts import STAYING
 from tensorpack._nodes import (
     Adapted,
     Cached,
@@ -126,14 +127,15 @@ class _Leaves:
         """Write the lines for a value: `read` gives it, then `x` names it."""
         match node:
             case Kept(guard=Guard.TENSOR, types=types):
-                test = f"if isinstance({read}, Tensor):"
-                lines = guarded(test, [f"{self.walk}.stray({x}, {key})"])
-                if any(map(is_struct, types)):
-                    # A class derived from a struct may have leaves of its own.
+                # A class derived from a struct may have leaves of its own.
+                call = "struct" if any(map(is_struct, types)) else "stays"
+                known = "staying"
+                if not STAYING.issuperset(types):
                     known = self.names.tuple((*types, type(None)))
-                    head = f"elif type({x}) not in {known}:"
-                    lines += guarded(head, [f"{self.walk}.struct({x}, {key})"])
-                return lines
+                else:
+                    self.names.globals[known] = STAYING
+                test = f"if type({read}) not in {known}:"
+                return guarded(test, [f"{self.walk}.{call}({x}, {key})"])
             case Kept(guard=Guard.DEVICE_TENSOR):
                 test = f"if isinstance({read}, Tensor):"
                 return guarded(test, [f"{self.walk}.host_only({x}, {key})"])

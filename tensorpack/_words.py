@@ -52,6 +52,7 @@ _TAKEN = frozenset(
         "take",
         "new",
         "stores",
+        "staying",
         "has_extra",
         "sequences",
         "mappings",

@@ -54,7 +54,7 @@ CORE: dict[str, set[str]] = {
     },
     "_words": {"_nodes"},
     "_twins": {"_msgspec", "_nodes", "_words"},
-    "_source": {"_nodes", "_twins", "_words"},
+    "_source": {"_hosts", "_nodes", "_twins", "_words"},
     "_compile": set(),
     "_kinds": {
         "errors",

@@ -830,6 +830,15 @@ CORRECT = "Correct the value, or the annotation."
 
 LIES: list[tuple[Any, object, str]] = [
     (
+        int,
+        Part(ONE),
+        (
+            "`Batch.field`: a `Part` stands where a host value is annotated, so it "
+            "would be neither moved nor recorded. Annotate the field `Part`, or "
+            "`HostOnly[Part]` if it never leaves the host."
+        ),
+    ),
+    (
         Tensor,
         3,
         f"`Batch.field`: an `int` stands where a tensor is annotated. {CORRECT}",

@@ -2,11 +2,13 @@
 
 import collections
 import dataclasses
+import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import attrs
+import numpy as np
 import pytest
 import torch
 from subjects import Opaque
@@ -92,6 +94,10 @@ class MyList(list[Tensor]):
     pass
 
 
+class Colour(enum.Enum):
+    RED = 1
+
+
 class Foreign:
     def __init__(self, keys: Tensor) -> None:
         self.keys = keys
@@ -130,6 +136,34 @@ class TestHostFields:
 
         assert ("field", "a `Tensor`") == (error.key, error.found)
         assert "neither moved nor recorded" in error.problem
+
+    @pytest.mark.parametrize("annotation", [int, list[int] | None, Colour, None])
+    @pytest.mark.parametrize(
+        "value",
+        [Part(ONE), Opaque(), torch.nn.Parameter(ONE), Part(Part(ONE))],  # type: ignore[arg-type]
+        ids=["payload", "own leaf", "parameter", "payload that lies itself"],
+    )
+    def test_any_leaf_or_payload_in_a_host_field(
+        self, annotation: Any, value: object
+    ) -> None:
+        """Whatever moves and records would be neither here."""
+        error = error_of(annotation, value)
+        name = "Tensor" if isinstance(value, Tensor) else type(value).__name__
+
+        assert error.key == "field"
+        assert "neither moved nor recorded" in error.problem
+        assert error.remedy.startswith(f"Annotate the field `{name}`, or `HostOnly[")
+
+    @pytest.mark.parametrize("value", [None, 1, "a", [1], {"a": 1}, Colour.RED, object])
+    @pytest.mark.parametrize("annotation", [int, Colour, np.ndarray])
+    def test_host_value_of_another_class_stays(
+        self, annotation: Any, value: object
+    ) -> None:
+        """A host value where another is annotated is nobody's loss."""
+        body = {"__annotations__": {"field": annotation}}
+        batch: Any = payload(type("Batch", (), body))(value)
+
+        assert value is batch.to_device(META).field
 
     def test_tensor_among_the_host_items_of_a_tuple(self) -> None:
         """A host item of a tuple is looked at too."""
