@@ -82,7 +82,7 @@ def test_control_without_record_reads_poison(
 ) -> None:
     """Without the record the same life reads what came after it."""
     if size == "large" and torch.cuda.get_allocator_backend() == "cudaMallocAsync":
-        # Five of eight runs on an H200 ended with an illegal memory access here.
+        # Six of nine runs on an H200 ended with an illegal memory access here.
         pytest.skip("the driver may unmap what is freed, and the read ends the process")
     bad = 0
     for _ in range(5):
