@@ -14,6 +14,7 @@ Nothing of the object's own code runs: the garbage collector tells what it refer
 import builtins
 import collections
 import gc
+import logging
 import sys
 import types
 from collections.abc import Collection
@@ -26,10 +27,16 @@ from torch import Tensor
 from tensorpack._hosts import is_host_class, is_plain
 from tensorpack._stored import array_items, items_in
 
-__all__ = ["hidden_in"]
+__all__ = ["FAR", "hidden_in"]
 
 # What leads out of the object: it belongs to a module, or to the process.
-_ENDS = (type, types.ModuleType, types.CodeType, torch._ops.OperatorBase)
+_ENDS = (
+    *(type, types.ModuleType, types.CodeType, torch._ops.OperatorBase),
+    # Through these any logger leads to every handler, and to what others have logged.
+    *(logging.Filterer, logging.Manager, logging.LoggerAdapter, logging.LogRecord),
+)
+_FAR = 10_000
+"""Objects after which a search is given up: it would take this long at each step."""
 # What says something of a device, or of memory, but has neither; and has no attributes.
 _BARE = frozenset(
     {
@@ -56,6 +63,13 @@ _OWN_NOTHING = frozenset(
     for base in kind.__mro__
     if base.__module__.partition(".")[0] == "torch"
 )
+
+
+class Far:
+    """Says that a search was given up."""
+
+
+FAR = Far()
 
 
 class _Sequence:
@@ -95,6 +109,8 @@ _UNNAMED = frozenset(
         *("anext_awaitable", "async_generator_wrapped_value", "managedbuffer"),
     }
 )
+# The base of structs, whose members the collector sees.
+_STRUCTS = frozenset({("msgspec", "Struct"), ("msgspec._core", "_StructMixin")})
 _STANDARD = frozenset(sys.stdlib_module_names)
 _NUMPY_S = frozenset(
     {"dtype", "generic", "ndarray", "busdaycalendar", "_ArrayFunctionDispatcher"}
@@ -111,6 +127,10 @@ def hidden_in(value: object, known: Collection[int]) -> object | None:
     Args:
         value: the object, of any class.
         known: ids of objects that are walked already: what is in them counts not.
+
+    Returns:
+        The tensor, or an object that cannot be searched, or `FAR` where there are too
+        many objects to look at each time.
     """
     seen: dict[int, object] = {}  # which keeps the objects, so that no id comes again
     rest = [value]
@@ -124,6 +144,8 @@ def hidden_in(value: object, known: Collection[int]) -> object | None:
         if id(one) in seen or id(one) in known:
             continue
         seen[id(one)] = one
+        if len(seen) > _FAR:
+            return FAR
         if issubclass(cls, Tensor):
             return one
         if _is_compiled_elsewhere(cls) and not _is_global(one):
@@ -161,6 +183,8 @@ def _is_global(value: Any) -> bool:
 @lru_cache(maxsize=256)
 def _is_compiled_elsewhere(cls: type) -> bool:
     """Tell whether compiled code that is not trusted lays instances of a class out."""
+    if _is_named_number(cls):
+        return False
     return any(_is_compiled(base) and not _is_trusted(base) for base in cls.__mro__)
 
 
@@ -173,10 +197,17 @@ def _is_compiled(cls: type) -> bool:
     )
 
 
+def _is_named_number(cls: type) -> bool:
+    """Tell whether a class is an enumeration of compiled code: numbers with names."""
+    return cls.__dict__.get("__entries") is not None and hasattr(cls, "__members__")
+
+
 def _is_trusted(cls: type) -> bool:
     """Tell whether a compiled class keeps all that it holds where it can be seen."""
     module = str(cls.__module__)
     if cls in _PYTHON_S or cls in _OWN_NOTHING:
+        return True
+    if (module, cls.__name__) in _STRUCTS:
         return True
     if module.partition(".")[0] == "numpy":
         return (

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from tensorpack._hidden import FAR
 from tensorpack._hosts import is_array
 from tensorpack._kinds import a_class, is_builtin, is_payload
 
@@ -102,7 +103,9 @@ def hidden(value: object, culprit: object) -> Said:
     """
     name, inner = type(value).__name__, a_class(type(culprit))
     holds = f"holds {inner}"
-    if not isinstance(culprit, Tensor):
+    if culprit is FAR:
+        holds = "leads to too many objects to search them for tensors at each use"
+    elif not isinstance(culprit, Tensor):
         it = "it" if culprit is value else f"{inner} in it"
         holds = f"nobody can see whether {it} holds a tensor"
     remedy = (

@@ -15,6 +15,7 @@ from torch.compiler import is_compiling
 from tensorpack import _lies
 from tensorpack._checks import Checks
 from tensorpack._hidden import hidden_in
+from tensorpack._hosts import PLAIN
 from tensorpack._kinds import (
     Kind,
     is_leaf_class,
@@ -293,7 +294,23 @@ class CachedWalk(Aside):
 
     def _dynamic_items(self, value: Any, key: str) -> None:
         """Walk the items of a container, and note what makes the missing ones."""
-        super()._dynamic_items(value, key)
+        if not self._enter(value):
+            return
+        held: Any = value  # as it is now: another thread may change what is cached
+        if isinstance(value, dict):
+            held = dict(value)
+            parts = (*held, *held.values())
+        else:
+            held = (
+                list(value) if isinstance(value, (list, collections.deque)) else value
+            )
+            parts = tuple(held)
+        if not PLAIN.issuperset(map(type, parts)):
+            if isinstance(held, dict):
+                self.names(held, key)
+            for mark, item in items_of(held):
+                self.dynamic(item, f"{key}{mark}")
+        self._open.pop()
         if type(value) is collections.defaultdict:
             self._unsupported(value.default_factory, key)
 

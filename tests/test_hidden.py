@@ -6,9 +6,11 @@ import contextvars
 import enum
 import functools
 import gc
+import logging.handlers
 import mmap
 import operator
 import pathlib
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tensorpack import Dynamic, LeafError, payload
-from tensorpack._hidden import hidden_in
+from tensorpack._hidden import FAR, hidden_in
 from tensorpack._values import is_host_value
 
 ONE = torch.ones(1)
@@ -235,3 +237,93 @@ def test_host_values_that_are_shared_or_lead_back() -> None:
 
     assert is_host_value(shared)
     assert is_host_value(around)
+
+
+class TestWhatBelongsToTheProcess:
+    """Shared by all, it is nobody's cache."""
+
+    def test_logger_is_an_end(self) -> None:
+        """What another logger's handler keeps for later is no matter of this one."""
+        kept = logging.handlers.MemoryHandler(100)
+        other = logging.getLogger("tests.hidden.other")
+        other.addHandler(kept)
+        try:
+            other.warning("a tensor: %s", ONE)
+            mine = logging.getLogger("tests.hidden.mine")
+
+            for found in (mine, Helper(mine), logging.LoggerAdapter(mine, {})):
+                assert hidden_in(found, ()) is None
+        finally:
+            other.removeHandler(kept)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            torch.nn.attention.SDPBackend.MATH,
+            torch.profiler.ProfilerActivity.CPU,
+        ],
+        ids=str,
+    )
+    def test_named_numbers_of_compiled_code_hold_nothing(self, value: object) -> None:
+        """They are enumerations, as pybind makes them."""
+        for make in wraps(lambda: value):
+            assert hidden_in(make(), ()) is None
+
+    def test_structs_are_searched(self) -> None:
+        """Members of a msgspec struct are seen like attributes."""
+        msgspec = pytest.importorskip("msgspec")
+        struct = msgspec.defstruct("Options", ["n", "names"])
+
+        assert hidden_in(Helper(struct(1, ["a"])), ()) is None
+        assert hidden_in(Helper(struct(1, [ONE])), ()) is ONE
+
+    def test_search_is_given_up(self) -> None:
+        """What leads to half of the program would be searched at each use."""
+        chain = [Helper(n) for n in range(20_000)]
+
+        assert hidden_in(Helper(chain), ()) is FAR
+        assert hidden_in(Helper(list(range(100_000))), ()) is None
+
+
+@payload(slots=False)
+class Changing:
+    """Keeps what another thread goes on changing."""
+
+    ids: Tensor
+
+    @functools.cached_property
+    def pending(self) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("kind", [collections.deque, list, dict])
+def test_cached_container_may_change_meanwhile(kind: Any) -> None:
+    """It is looked at as it is when its turn comes."""
+    batch: Any = Changing(ONE)
+    held = kind(dict.fromkeys(range(500)))
+    batch.__dict__["pending"] = held
+    stop = threading.Event()
+
+    def change() -> None:
+        n = 500
+        while not stop.is_set():
+            n += 1
+            if kind is dict:
+                held[n] = Color.RED
+                held.pop(next(iter(held)))
+            else:
+                held.append(Color.RED)
+                del held[0]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(20):
+            batch.record_stream(object())
+            batch.to_device(META)
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)

@@ -1050,6 +1050,16 @@ def test_value_that_lies(annotation: Any, value: object, text: str) -> None:
 
 IN_CACHE: list[tuple[object, str]] = [
     (
+        Around([Around(n) for n in range(10_001)]),
+        (
+            "`Lazy.found`: an `Around` has no lifetime support, and leads to too many "
+            "objects to search them for tensors at each use. Decorate `Around` with "
+            "`@payload`, write a `LifetimeAdapter[Around]`, or annotate the property "
+            "`-> HostOnly[...]` if it never holds device memory, or `-> Borrowed[...]` "
+            "if that is owned and recorded elsewhere."
+        ),
+    ),
+    (
         Around(TWO),
         (
             "`Lazy.found`: an `Around` has no lifetime support, and holds a `Tensor`. "
