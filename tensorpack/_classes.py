@@ -28,6 +28,7 @@ __all__ = [
     "check_class",
     "check_names",
     "declared_fields",
+    "is_attrs_method",
     "is_dunder",
     "is_made",
     "slots_apart",
@@ -96,7 +97,7 @@ _HASH = "_attrs_cached_hash"
 
 def _caches_hash(cls: type) -> bool:
     """Tell whether attrs keeps a hash in each instance: a twin must start without."""
-    return _is_made(cls.__hash__) and _HASH in cls.__hash__.__code__.co_names
+    return is_attrs_method(cls.__hash__) and _HASH in cls.__hash__.__code__.co_names
 
 
 def _has_made_init(cls: type) -> bool:
@@ -104,10 +105,10 @@ def _has_made_init(cls: type) -> bool:
     parameters: Any = vars(cls).get("__dataclass_params__")
     if parameters is not None and "__attrs_attrs__" not in vars(cls):
         return bool(parameters.init)
-    return _is_made(vars(cls).get("__init__"))
+    return is_attrs_method(vars(cls).get("__init__"))
 
 
-def _is_made(method: object) -> bool:
+def is_attrs_method(method: object) -> bool:
     """Tell whether attrs has generated a method."""
     code = getattr(method, "__code__", None)
     return code is not None and code.co_filename.startswith("<attrs generated")
@@ -273,7 +274,10 @@ def cached_properties(cls: type) -> Iterator[CachedProperty]:
             if isinstance(value, functools.cached_property):
                 yield CachedProperty(value.attrname or name, base, value.func)
         getter: Any = vars(base).get("__getattr__")
-        if _is_made(getter) and "cached_properties" in getter.__code__.co_varnames:
+        if (
+            is_attrs_method(getter)
+            and "cached_properties" in getter.__code__.co_varnames
+        ):
             # attrs keeps them as the first default of the `__getattr__` it makes.
             for name, function in getter.__defaults__[0].items():
                 yield CachedProperty(name, base, function, _slot_of(base, name))
@@ -311,7 +315,7 @@ def slots_apart(cls: type, declared: Mapping[str, object]) -> Iterator[Refusal]:
 def _if_cached(cls: type) -> tuple[str, ...]:
     """Say what hides the cached properties that attrs keeps in slots."""
     getter = vars(cls).get("__getattr__")
-    if getter is None or _is_made(getter) or "__attrs_attrs__" not in vars(cls):
+    if getter is None or is_attrs_method(getter) or "__attrs_attrs__" not in vars(cls):
         return ()
     way = (
         "Or, if it is a cached property, take the wrapper off the `__getattr__` that "

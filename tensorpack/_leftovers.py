@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
+from tensorpack._classes import is_attrs_method
 from tensorpack._lifetime import PLAN
 from tensorpack._resolve import own_annotations
 from tensorpack.errors import DefinitionError, Refusal
@@ -33,8 +34,7 @@ def check_content(cls: type, declared: Mapping[str, object]) -> None:
 
 def _is_generated(method: types.FunctionType) -> bool:
     """Tell whether attrs or `dataclasses` has written a method."""
-    file = method.__code__.co_filename
-    return file == "<string>" or file.startswith("<attrs generated")
+    return is_attrs_method(method) or method.__code__.co_filename == "<string>"
 
 
 def shared_leaves(cls: type, declared: Mapping[str, object]) -> Iterator[Refusal]:

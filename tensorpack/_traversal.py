@@ -177,11 +177,15 @@ class Walk(Checks):
         """Walk the items of a container of any known class."""
         if not self._enter(value):
             return self._close(value, key)
+        self._items(value, key)
+        self._open.pop()
+
+    def _items(self, value: Any, key: str) -> None:
+        """Walk what is in a container."""
         if isinstance(value, dict):
             self.names(value, key)
         for mark, item in items_of(value):
             self.dynamic(item, f"{key}{mark}")
-        self._open.pop()
 
     def _close(self, value: object, key: str) -> None:
         """Raise for a value that is met again inside itself."""
@@ -292,10 +296,8 @@ class CachedWalk(Aside):
     def _close(self, value: object, key: str) -> None:
         """Let a value be that is walked already."""
 
-    def _dynamic_items(self, value: Any, key: str) -> None:
-        """Walk the items of a container, and note what makes the missing ones."""
-        if not self._enter(value):
-            return
+    def _items(self, value: Any, key: str) -> None:
+        """Walk what is in a container, and note what makes the missing items."""
         held: Any = value  # as it is now: another thread may change what is cached
         if isinstance(value, dict):
             held = dict(value)
@@ -306,11 +308,7 @@ class CachedWalk(Aside):
             )
             parts = tuple(held)
         if not PLAIN.issuperset(map(type, parts)):
-            if isinstance(held, dict):
-                self.names(held, key)
-            for mark, item in items_of(held):
-                self.dynamic(item, f"{key}{mark}")
-        self._open.pop()
+            super()._items(held, key)
         if type(value) is collections.defaultdict:
             self._unsupported(value.default_factory, key)
 

@@ -40,7 +40,7 @@ CORE: dict[str, set[str]] = {
         "_remedies",
         "_unions",
     },
-    "_leftovers": {"errors", "_lifetime", "_resolve"},
+    "_leftovers": {"errors", "_classes", "_lifetime", "_resolve"},
     "_fields": {
         "_leftovers",
         "errors",

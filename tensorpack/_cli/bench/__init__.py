@@ -15,7 +15,7 @@ from tensorpack._cli.arguments import open_device, positive
 from tensorpack._cli.bench.payloads import SHAPES, Shape, make_case
 from tensorpack._cli.bench.timing import measure
 from tensorpack._cli.bench.ways import HAND_WRITTEN, Way, ways_of
-from tensorpack._cli.bench.work import WORK, work_of
+from tensorpack._cli.bench.work import WORK
 from tensorpack._cli.tables import print_table
 
 __all__ = ["add_arguments", "run"]
@@ -125,7 +125,7 @@ class _Bench:
 
     def _measure(self, ways: list[Way], leaves: int, mode: str) -> dict[str, float]:
         rounds = max(self.rounds // (4 if leaves >= _MANY else 1), 1)
-        before = work_of(mode, self.device, self.consumer)
+        before = WORK[mode](self.device, self.consumer)
         return measure(ways, self.device, rounds, before=before)
 
     def growth(self) -> dict[str, dict[str, float]]:

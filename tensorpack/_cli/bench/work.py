@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["WORK", "work_of"]
+__all__ = ["WORK"]
 
 Work = Callable[[], object]
 
@@ -54,10 +54,4 @@ WORK = {
     "after host work": _host_work,
     "after eager work": _eager_work,
 }
-
-
-def work_of(
-    mode: str, device: torch.device, consumer: torch.Stream | None
-) -> Work | None:
-    """Give what is done before each life in a mode; None if nothing is."""
-    return WORK[mode](device, consumer)
+"""By mode, what makes the work before each life, of the device and the consumer."""
