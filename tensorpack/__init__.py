@@ -13,28 +13,24 @@ if TYPE_CHECKING:
         tensors as tensors,
         to_device as to_device,
     )
-    from tensorpack._lifetime import (
-        Borrowed as Borrowed,
-        Derived as Derived,
-        Dynamic as Dynamic,
-        HostOnly as HostOnly,
+    from tensorpack._leaves.adapters import (
         LifetimeAdapter as LifetimeAdapter,
         SupportsLifetime as SupportsLifetime,
-        borrowed as borrowed,
-        derived as derived,
-        dynamic as dynamic,
-        host_only as host_only,
         register as register,
     )
     from tensorpack._payload import (
         Payload as Payload,
         payload as payload,
     )
-    from tensorpack._prefetch import (
-        prefetch as prefetch,
-    )
-    from tensorpack._pytree import (
-        register_pytree as register_pytree,
+    from tensorpack._rules.markers import (
+        Borrowed as Borrowed,
+        Derived as Derived,
+        Dynamic as Dynamic,
+        HostOnly as HostOnly,
+        borrowed as borrowed,
+        derived as derived,
+        dynamic as dynamic,
+        host_only as host_only,
     )
     from tensorpack.errors import (
         CaptureError as CaptureError,
@@ -48,11 +44,17 @@ if TYPE_CHECKING:
         TensorpackError as TensorpackError,
         UndecoratedError as UndecoratedError,
     )
+    from tensorpack.integrations.pytree import (
+        register_pytree as register_pytree,
+    )
     from tensorpack.transfer import (
         CopyStream as CopyStream,
         Counters as Counters,
         Fetch as Fetch,
         Handoff as Handoff,
+    )
+    from tensorpack.transfer.prefetch import (
+        prefetch as prefetch,
     )
 
 # A name's module is imported when the name is first used: `import tensorpack` alone,
@@ -67,22 +69,24 @@ _ROOMS = {
         "tensors",
         "to_device",
     ),
-    "tensorpack._lifetime": (
+    "tensorpack._leaves.adapters": (
+        "LifetimeAdapter",
+        "SupportsLifetime",
+        "register",
+    ),
+    "tensorpack._rules.markers": (
         "Borrowed",
         "Derived",
         "Dynamic",
         "HostOnly",
-        "LifetimeAdapter",
-        "SupportsLifetime",
         "borrowed",
         "derived",
         "dynamic",
         "host_only",
-        "register",
     ),
     "tensorpack._payload": ("Payload", "payload"),
-    "tensorpack._prefetch": ("prefetch",),
-    "tensorpack._pytree": ("register_pytree",),
+    "tensorpack.transfer.prefetch": ("prefetch",),
+    "tensorpack.integrations.pytree": ("register_pytree",),
     "tensorpack.transfer": ("CopyStream", "Counters", "Fetch", "Handoff"),
     "tensorpack.errors": (
         "CaptureError",

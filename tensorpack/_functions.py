@@ -8,11 +8,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tensorpack._build import prepared, rebuild
-from tensorpack._kinds import a_class, has_leaves, is_payload, payload_plan
-from tensorpack._move import check_methods, cloned, compacted, moved, record
-from tensorpack._msgspec import setter_of
-from tensorpack._walk import Entries, pairs, walk
+import tensorpack.integrations.adapters  # noqa: F401  # registers them
+from tensorpack._leaves.operations import (
+    check_methods,
+    cloned,
+    compacted,
+    moved,
+    record,
+)
+from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._walk.build import prepared, rebuild
+from tensorpack._walk.values import a_class, has_leaves, is_payload, payload_plan
+from tensorpack._walk.walk import Entries, pairs, walk
 from tensorpack.errors import LeafError, its_fields
 
 __all__ = [

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch._guards import TracingContext
 
-from tensorpack._build import HELPERS
-from tensorpack._compile import compile_functions
-from tensorpack._lifetime import PLAN
-from tensorpack._nodes import ClassPlan
-from tensorpack._source import Source, write, write_keyed
+from tensorpack._codegen.compile import compile_functions
+from tensorpack._codegen.leaves import Source, write, write_keyed
+from tensorpack._plan.plan import ClassPlan
+from tensorpack._rules.markers import PLAN
+from tensorpack._walk.build import HELPERS
 
 __all__ = ["install", "restored_on_error"]
 

@@ -8,20 +8,21 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
 import attrs
 import torch
 
-from tensorpack._build import prepared, rebuild
-from tensorpack._classes import check_class, is_made
-from tensorpack._fields import plan_class
+import tensorpack.integrations.adapters  # noqa: F401  # registers them
 from tensorpack._functions import moved_twin
 from tensorpack._install import install, restored_on_error
-from tensorpack._kinds import payload_plan
-from tensorpack._lifetime import PLAN
-from tensorpack._move import check_methods, moved, pinned, record
-from tensorpack._names import check_body, check_fields, listed, methods_of
+from tensorpack._leaves.operations import check_methods, moved, pinned, record
+from tensorpack._leaves.tracing import let_trace_init
+from tensorpack._plan.classes import check_class, is_made
+from tensorpack._plan.fields import plan_class
+from tensorpack._plan.method_names import check_body, check_fields, listed, methods_of
+from tensorpack._plan.namespace import Namespace
 from tensorpack._refusals import Refused, RefusedPlan, collecting, holds_data
 from tensorpack._repr import payload_repr
-from tensorpack._resolve import Namespace
-from tensorpack._tracing import let_trace_init
-from tensorpack._walk import walk
+from tensorpack._rules.markers import PLAN
+from tensorpack._walk.build import prepared, rebuild
+from tensorpack._walk.values import payload_plan
+from tensorpack._walk.walk import walk
 from tensorpack.errors import DefinitionError, LifetimeError
 
 __all__ = ["Payload", "payload"]
@@ -65,7 +66,7 @@ class Payload:
         found = walk(self)
         if found.hooked:
             return moved_twin(self, device, non_blocking=non_blocking)
-        # `moved_twin`, spelled out: see Note [cold caches] in `_move`.
+        # `moved_twin`, spelled out: see Note [cold caches].
         new = moved(found.leaves, device, non_blocking=non_blocking, plain=found.plain)
         return rebuild(self, new)
 

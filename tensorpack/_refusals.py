@@ -17,9 +17,10 @@ from typing import Never
 
 import attrs
 
-from tensorpack._classes import declared_fields
-from tensorpack._nodes import ClassPlan, Guard, Kept, Node
-from tensorpack._resolve import Namespace
+from tensorpack._plan.classes import declared_fields
+from tensorpack._plan.namespace import Namespace
+from tensorpack._plan.plan import ClassPlan
+from tensorpack._rules.nodes import Guard, Kept, Node
 from tensorpack.errors import DefinitionError, LifetimeError
 
 __all__ = ["Refused", "RefusedPlan", "collected", "collecting", "holds_data"]

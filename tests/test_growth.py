@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import tensorpack._fields
-import tensorpack._plan
-import tensorpack._resolve
+import tensorpack._plan.annotations
+import tensorpack._plan.fields
+import tensorpack._plan.namespace
 from tensorpack import payload, tensors
-from tensorpack._lifetime import PLAN
-from tensorpack._source import write, write_keyed
-from tensorpack._walk import Walk
+from tensorpack._codegen.leaves import write, write_keyed
+from tensorpack._rules.markers import PLAN
+from tensorpack._walk.walk import Walk
 
 SIZES = (25, 50, 100, 200)
 DEPTHS = (5, 10, 20)
@@ -72,11 +72,11 @@ def assert_linear(sizes: tuple[int, ...], counts: list[int]) -> None:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (tensorpack._fields, "node_of"),
-        (tensorpack._plan, "node_of"),
-        (tensorpack._resolve.Namespace, "of"),
-        (tensorpack._fields, "own_annotations"),
-        (tensorpack._resolve, "own_annotations"),
+        (tensorpack._plan.fields, "node_of"),
+        (tensorpack._plan.annotations, "node_of"),
+        (tensorpack._plan.namespace.Namespace, "of"),
+        (tensorpack._plan.fields, "own_annotations"),
+        (tensorpack._plan.namespace, "own_annotations"),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

@@ -21,9 +21,9 @@ from tensorpack._cli.modules import (
     qualname_of,
     root,
 )
-from tensorpack._nodes import ClassPlan
+from tensorpack._plan.namespace import own_annotations
+from tensorpack._plan.plan import ClassPlan
 from tensorpack._refusals import Refused, RefusedPlan, collected
-from tensorpack._resolve import own_annotations
 from tensorpack.errors import LifetimeError, Refusal, TensorpackError
 
 __all__ = ["add_arguments", "run"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tensorpack._lifetime import PLAN
+from tensorpack._rules.markers import PLAN
 
 __all__ = [
     "contents",

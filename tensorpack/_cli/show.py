@@ -9,12 +9,12 @@ from types import ModuleType
 
 from tensorpack._cli.modules import contents, is_class, is_payload, plan_of
 from tensorpack._cli.tables import print_table
-from tensorpack._layout import layout_of, text
-from tensorpack._nodes import ClassPlan
-from tensorpack._pack import PACK_BELOW
-from tensorpack._source import write
-from tensorpack._walk import walk
+from tensorpack._codegen.leaves import write
+from tensorpack._plan.plan import ClassPlan
+from tensorpack._walk.walk import walk
 from tensorpack.errors import TensorpackError
+from tensorpack.transfer.layout import layout_of, text
+from tensorpack.transfer.packing import PACK_BELOW
 
 __all__ = ["add_arguments", "print_plan", "run"]
 

@@ -39,7 +39,12 @@ from typing import Any as _Any, Self as _Self
 import torch as _torch
 """
 _PRIVATE = {"torch": "_torch", "Self": "_Self"}
-_KNOWN = ("tensorpack", "tensorpack._payload", "tensorpack._lifetime")
+_KNOWN = (
+    "tensorpack",
+    "tensorpack._payload",
+    "tensorpack._rules.markers",
+    "tensorpack._leaves.adapters",
+)
 
 
 class TargetError(Exception):

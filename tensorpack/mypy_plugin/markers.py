@@ -93,7 +93,10 @@ def _markers_named(module: MypyFile) -> Iterator[str]:
     """Iterate the names of a module behind which a marker may stand."""
     for name, symbol in module.names.items():
         fullname = symbol.node.fullname if symbol.node else ""
-        if fullname in MARKERS or fullname in ("tensorpack", "tensorpack._lifetime"):
+        if fullname in MARKERS or fullname in (
+            "tensorpack",
+            "tensorpack._rules.markers",
+        ):
             yield name
 
 
@@ -123,7 +126,7 @@ def _marker_in(value: ast.expr, module: MypyFile) -> Marker | None:
         symbol = module.names.get(head)
         if symbol is not None and symbol.node is not None:
             fullname = ".".join(filter(None, (symbol.node.fullname, rest)))
-            spelled = fullname.replace("tensorpack.", "tensorpack._lifetime.", 1)
+            spelled = fullname.replace("tensorpack.", "tensorpack._rules.markers.", 1)
             marker = MARKERS.get(fullname) or MARKERS.get(spelled)
             if marker is not None:
                 return marker

@@ -23,9 +23,9 @@ __all__ = [
 
 PAYLOAD: Final = "tensorpack._payload.payload"
 BASE: Final = "tensorpack._payload.Payload"
-REGISTER: Final = "tensorpack._lifetime.register"
-ADAPTER: Final = "tensorpack._lifetime.LifetimeAdapter"
-PROTOCOL: Final = "tensorpack._lifetime.SupportsLifetime"
+REGISTER: Final = "tensorpack._leaves.adapters.register"
+ADAPTER: Final = "tensorpack._leaves.adapters.LifetimeAdapter"
+PROTOCOL: Final = "tensorpack._leaves.adapters.SupportsLifetime"
 
 TAG: Final = "tensorpack"
 """The key in a class's metadata that marks it a payload; mypy's cache keeps it."""
@@ -42,7 +42,7 @@ READY_ADAPTERS: frozenset[str] = frozenset(
         "transformers.tokenization_utils_base.BatchEncoding",
     }
 )
-"""The foreign types for which `tensorpack.adapters` brings an adapter."""
+"""The foreign types for which `tensorpack.integrations.adapters` brings an adapter."""
 
 LIFETIME: Final = ErrorCode(
     "tensorpack-lifetime",
@@ -66,7 +66,7 @@ class Marker(enum.Enum):
 
 
 ALIASES: Mapping[str, Marker] = {
-    f"tensorpack._lifetime.{marker.value}": marker for marker in Marker
+    f"tensorpack._rules.markers.{marker.value}": marker for marker in Marker
 }
 """The generic aliases: `HostOnly[T]`."""
 
@@ -74,8 +74,8 @@ MARKERS: Mapping[str, Marker] = {
     name: marker
     for marker in Marker
     for name in (
-        f"tensorpack._lifetime.{marker.name.lower()}",
-        f"tensorpack._lifetime.Marker.{marker.name}",
+        f"tensorpack._rules.markers.{marker.name.lower()}",
+        f"tensorpack._rules.markers.Marker.{marker.name}",
     )
 }
 """What stands in `Annotated[T, ...]`."""

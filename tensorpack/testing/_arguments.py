@@ -7,10 +7,10 @@ from typing import Any
 
 import attrs
 
-from tensorpack._lifetime import PLAN
-from tensorpack._msgspec import is_struct, struct_defaults
-from tensorpack._resolve import Context
-from tensorpack._structs import members_of, struct_fields
+from tensorpack._plan.msgspec_structs import is_struct, struct_defaults
+from tensorpack._plan.namespace import Context
+from tensorpack._plan.structs import members_of, struct_fields
+from tensorpack._rules.markers import PLAN
 
 __all__ = ["Argument", "arguments_of", "concrete", "written_by"]
 

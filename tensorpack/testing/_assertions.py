@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tensorpack._functions import to_device
-from tensorpack._kinds import a_class, is_payload, payload_plan
-from tensorpack._lifetime import Marker
-from tensorpack._walk import walk
+from tensorpack._rules.markers import Marker
+from tensorpack._walk.values import a_class, is_payload, payload_plan
+from tensorpack._walk.walk import walk
 from tensorpack.errors import TensorpackError
 from tensorpack.testing._equality import same_numbers
 from tensorpack.testing._example import example

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tensorpack._streams import StreamId, stream_id
+from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._device import DeviceTensor, getitem, refresh
 from tensorpack.testing._functions import indexed
 from tensorpack.testing._log import Log

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import attrs
 
-from tensorpack._streams import StreamId
+from tensorpack._leaves.streams import StreamId
 
 __all__ = ["Clock", "Mark", "Order"]
 

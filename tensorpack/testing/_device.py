@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 
-from tensorpack._layout import PLAIN
-from tensorpack._streams import StreamId
+from tensorpack._leaves.streams import StreamId
+from tensorpack.transfer.layout import PLAIN
 
 __all__ = ["Block", "DeviceTensor", "getitem", "refresh"]
 

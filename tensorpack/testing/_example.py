@@ -8,21 +8,23 @@ from typing import Any, TypeVar
 
 import attrs
 
-from tensorpack._lifetime import Marker, SupportsLifetime, is_tensor_type
-from tensorpack._msgspec import setter_of
-from tensorpack._resolve import Context, Namespace, Placeholder, Unresolved, spell
-from tensorpack._structs import (
+from tensorpack._leaves.adapters import SupportsLifetime, is_tensor_type
+from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._plan.namespace import (
+    Context,
+    Namespace,
+    Placeholder,
+    Unresolved,
+    spell,
+)
+from tensorpack._plan.structs import (
     declared_keys,
     is_named_tuple,
     is_typed_dict,
     members_of,
 )
-from tensorpack.testing._arguments import (
-    Argument,
-    arguments_of,
-    concrete,
-    written_by,
-)
+from tensorpack._rules.markers import Marker
+from tensorpack.testing._arguments import Argument, arguments_of, concrete, written_by
 from tensorpack.testing._oracle import Search
 from tensorpack.testing._values import MAKERS, CannotError, Values, container_kind
 

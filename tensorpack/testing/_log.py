@@ -8,8 +8,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from tensorpack._lifetime import Marker
-from tensorpack._streams import StreamId, stream_id
+from tensorpack._leaves.streams import StreamId, stream_id
+from tensorpack._rules.markers import Marker
 from tensorpack.testing._clocks import Clock, Mark, Order
 from tensorpack.testing._oracle import Found, Search
 from tensorpack.testing._proofs import hazards, not_handed_over

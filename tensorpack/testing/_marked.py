@@ -7,10 +7,10 @@ from typing import Any
 
 import attrs
 
-from tensorpack._classes import cached_properties
-from tensorpack._lifetime import PLAN, Marker
-from tensorpack._resolve import Namespace, own_annotations, returned_by
-from tensorpack._structs import declared_keys, is_typed_dict
+from tensorpack._plan.classes import cached_properties
+from tensorpack._plan.namespace import Namespace, own_annotations, returned_by
+from tensorpack._plan.structs import declared_keys, is_typed_dict
+from tensorpack._rules.markers import PLAN, Marker
 
 __all__ = ["Marks", "marks_of"]
 

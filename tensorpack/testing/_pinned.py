@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tensorpack._opened import inner_tensors
+from tensorpack._leaves.storage import inner_tensors
 
 __all__ = ["is_pinned", "mark_pinned"]
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import attrs
 
-from tensorpack._streams import StreamId
+from tensorpack._leaves.streams import StreamId
 
 __all__ = ["Hazard", "hazards", "not_handed_over"]
 

@@ -10,8 +10,7 @@ from unittest import mock
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tensorpack import _prefetch
-from tensorpack._streams import stream_id
+from tensorpack._leaves.streams import stream_id
 from tensorpack.testing._functions import indexed
 from tensorpack.testing._log import Log
 from tensorpack.testing._streams import (
@@ -21,6 +20,7 @@ from tensorpack.testing._streams import (
     stream_of,
 )
 from tensorpack.testing._world import CUDA, World, activated, active
+from tensorpack.transfer import prefetch as _prefetch
 
 __all__ = ["recorded_streams", "recorded_world"]
 

@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import torch
 
-from tensorpack._streams import StreamId, stream_id
+from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._clocks import Mark
 from tensorpack.testing._world import CUDA, World, active
 

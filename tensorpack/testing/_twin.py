@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tensorpack._classes import cached_properties
-from tensorpack._lifetime import Marker
-from tensorpack._msgspec import setter_of
-from tensorpack._tracing import kept
+from tensorpack._leaves.tracing import kept
+from tensorpack._plan.classes import cached_properties
+from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._rules.markers import Marker
 from tensorpack.testing._log import is_under
 from tensorpack.testing._oracle import Found, Search
 from tensorpack.testing._world import World, active

@@ -15,8 +15,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from tensorpack._containers import MAPPINGS, SEQUENCES
-from tensorpack._lifetime import is_tensor_type
+from tensorpack._leaves.adapters import is_tensor_type
+from tensorpack._rules.containers import MAPPINGS, SEQUENCES
 
 __all__ = ["MAKERS", "CannotError", "Values", "container_kind"]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorpack._opened import inner_tensors
-from tensorpack._streams import StreamId, stream_id
+from tensorpack._leaves.storage import inner_tensors
+from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._calls import Call
 from tensorpack.testing._device import Block, DeviceTensor
 from tensorpack.testing._functions import Functions

@@ -24,7 +24,7 @@ from tensorpack import (
     tensors,
     to_device,
 )
-from tensorpack._lifetime import _adapters
+from tensorpack._leaves.adapters import _adapters
 from tensorpack.testing import recorded_streams
 
 torchrec = client("torchrec", "1.6")

@@ -19,7 +19,7 @@ from tensorpack import (
     register,
     tensors,
 )
-from tensorpack._lifetime import _adapters
+from tensorpack._leaves.adapters import _adapters
 from tensorpack.testing import recorded_streams
 
 transformers = client("transformers", "5.24")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensorpack import record_stream, tensors
-from tensorpack._opened import owned_tensors
+from tensorpack._leaves.storage import owned_tensors
 
 DEVICE = "cuda"
 HELD_CYCLES = 10_000_000  # about 5 ms: longer than the host needs to take the blocks

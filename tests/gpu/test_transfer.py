@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import tensorpack.transfer
+import tensorpack.transfer.copy_stream
 from tensorpack import CaptureError, CopyStream, StreamError
 from tests.gpu.streams import (
     Inputs,
@@ -48,7 +48,9 @@ def forward() -> torch.Stream:
 @pytest.fixture
 def no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the protection away, for the control runs."""
-    monkeypatch.setattr(tensorpack.transfer, "record_handoff", lambda *_, **__: 0)
+    monkeypatch.setattr(
+        tensorpack.transfer.copy_stream, "record_handoff", lambda *_, **__: 0
+    )
 
 
 def sources(size: str) -> Inputs:

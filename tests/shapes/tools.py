@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tensorpack._lifetime import Marker
+from tensorpack._rules.markers import Marker
 
 __all__ = [
     "ATTRS",

@@ -27,8 +27,7 @@ from typing import (TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Lit
 import attrs, numpy, numpy.typing as npt, torch
 from torch import Tensor
 import tensorpack
-from tensorpack import (LifetimeAdapter, SupportsLifetime, derived, host_only,
-    payload)
+from tensorpack import LifetimeAdapter, SupportsLifetime, derived, host_only, payload
 from vocabulary import *
 if TYPE_CHECKING:
     from vocabulary import Inner as Checked

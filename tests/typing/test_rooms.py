@@ -3,7 +3,9 @@
 import subprocess
 import sys
 
-from tensorpack import _lifetime, adapters
+from tensorpack._leaves import adapters as _lifetime
+from tensorpack._rules import markers
+from tensorpack.integrations import adapters
 from tensorpack.mypy_plugin.names import ALIASES, MARKERS, READY_ADAPTERS
 
 
@@ -23,16 +25,17 @@ def test_importing_the_plugin_imports_neither_torch_nor_attrs() -> None:
 
 def test_plugin_knows_every_ready_adapter() -> None:
     """A type with a ready adapter has support for mypy too."""
-    assert adapters.__name__ == "tensorpack.adapters"
+    assert adapters.__name__ == "tensorpack.integrations.adapters"
     assert set(_lifetime._late) == READY_ADAPTERS
 
 
 def test_plugin_knows_every_marker() -> None:
     """The markers are those of the run time, under each of their names."""
-    for marker in _lifetime.Marker:
-        alias = f"tensorpack._lifetime.{marker.value}"
+    for marker in markers.Marker:
+        alias = f"tensorpack._rules.markers.{marker.value}"
         assert marker.value == ALIASES[alias].value
         assert (
-            marker.value == MARKERS[f"tensorpack._lifetime.Marker.{marker.name}"].value
+            marker.value
+            == MARKERS[f"tensorpack._rules.markers.Marker.{marker.name}"].value
         )
-        assert marker is getattr(_lifetime, marker.name.lower())
+        assert marker is getattr(markers, marker.name.lower())

@@ -13,7 +13,7 @@ from tensorpack._cli.demo.inputs import (
 from tensorpack._cli.demo.sequences import Session, decode
 from tensorpack._cli.show import print_plan
 from tensorpack._cli.tables import print_table
-from tensorpack._lifetime import PLAN
+from tensorpack._rules.markers import PLAN
 
 __all__ = ["Summary", "print_summary"]
 

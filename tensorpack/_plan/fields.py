@@ -1,0 +1,336 @@
+"""Class -> `ClassPlan`: the fields, who declared each, and what it means."""
+
+import contextlib
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from tensorpack._plan.annotations import node_of
+from tensorpack._plan.classes import (
+    CachedProperty,
+    Declared,
+    cached_names,
+    cached_properties,
+    check_names,
+    declared_fields,
+    is_dunder,
+    slots_apart,
+    stores_of,
+)
+from tensorpack._plan.generics import Bindings, bindings_of
+from tensorpack._plan.leftovers import check_content, shared_leaves
+from tensorpack._plan.namespace import (
+    Context,
+    Namespace,
+    Unresolved,
+    own_annotations,
+    returned_by,
+    spell,
+)
+from tensorpack._plan.plan import ClassPlan, FieldPlan
+from tensorpack._plan.remedies import RefusedError, refuse
+from tensorpack._rules.markers import PLAN, Marker
+from tensorpack._rules.nodes import (
+    Cached,
+    Guard,
+    Kept,
+    Node,
+    Reset,
+    Shadowed,
+    Walked,
+    children,
+)
+from tensorpack.errors import LifetimeError, Refusal
+
+__all__ = ["plan_class"]
+
+
+def plan_class(
+    cls: type,
+    enclosing: Mapping[str, object],
+    corrections: Mapping[str, object],
+    notes: tuple[str, ...],
+) -> ClassPlan:
+    """Describe a class that attrs, `dataclasses` or msgspec has made.
+
+    Args:
+        cls: the class.
+        enclosing: names of the function around the class, if any.
+        corrections: annotations that replace those of the class, by field.
+        notes: what a reader of the plan should know.
+
+    Raises:
+        LifetimeError: some fields have no lifetime support; it lists all of them.
+        DefinitionError: a field's name cannot be used, or a correction names none.
+    """
+    declared = {field.name: field for field in declared_fields(cls)}
+    check_names(cls, declared, corrections)
+    check_content(cls, declared)
+    bases = _Bases.of(cls, enclosing, corrections)
+    fields: list[FieldPlan] = []
+    refusals: list[Refusal] = []
+    for field in declared.values():
+        try:
+            fields.append(_field_plan(field, bases))
+        except RefusedError as error:
+            text = spell(_written(field, bases)[1])
+            refusals.append(error.at(field.name, text))
+    refusals.extend(_orphans(cls, declared, bases))
+    refusals.extend(shared_leaves(cls, declared))
+    refusals.extend(slots_apart(cls, declared))
+    if refusals:
+        raise LifetimeError(cls=cls.__qualname__, refusals=refusals)
+    return ClassPlan(
+        cls=cls,
+        fields=tuple(fields),
+        cached=tuple(_cached(cls, fields, bases)),
+        assigns=getattr(cls, "__setattr__") is object.__setattr__,  # noqa: B009  # typed apart
+        stores=stores_of(cls, declared),
+        hooked=hasattr(cls, "__payload_prepare__"),
+        notes=notes,
+        namespace=bases.context(cls).namespace,
+        corrections=corrections,
+    )
+
+
+@attrs.frozen
+class _Bases:
+    """Who wrote the annotations of a class, and what is known where they wrote them."""
+
+    cls: type
+    owners: Mapping[str, type]
+    corrections: Mapping[type, Mapping[str, object]]
+    bindings: Mapping[type, Bindings]
+    contexts: dict[type, Context]
+
+    @classmethod
+    def of(
+        cls,
+        decorated: type,
+        enclosing: Mapping[str, object],
+        corrections: Mapping[str, object],
+    ) -> "_Bases":
+        """Look through a class and its bases; the first in their order counts."""
+        owners: dict[str, type] = {}
+        corrected: dict[type, Mapping[str, object]] = {}
+        for base in reversed(decorated.__mro__):
+            plan: ClassPlan | None = vars(base).get(PLAN)
+            corrected[base] = plan.corrections if plan else {}
+            if base is decorated:
+                corrected[base] = corrections
+            owners |= dict.fromkeys((*own_annotations(base), *corrected[base]), base)
+        own = Context(Namespace.of(decorated, enclosing), decorated)
+        bindings = bindings_of(decorated, own)
+        return cls(decorated, owners, corrected, bindings, {decorated: own})
+
+    def context(self, owner: type) -> Context:
+        """Give the context for reading the annotations of a base."""
+        if owner not in self.contexts:
+            plan: ClassPlan | None = vars(owner).get(PLAN)
+            own = self.contexts[self.cls]
+            self.contexts[owner] = attrs.evolve(
+                own,
+                namespace=plan.namespace if plan else own.namespace.beside(owner),
+                bound=self.bindings.get(owner, {}),
+            )
+        return self.contexts[owner]
+
+
+def _written(field: Declared, bases: _Bases) -> tuple[type, object]:
+    """Give the class whose annotation of a field counts, and the annotation."""
+    owner = bases.owners.get(field.name, bases.cls)
+    corrections = bases.corrections[owner]
+    if field.name in corrections:
+        return owner, corrections[field.name]
+    return owner, own_annotations(owner).get(field.name, field.type)
+
+
+def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
+    """Describe one field."""
+    owner, annotation = _written(field, bases)
+    attribute = inspect.getattr_static(bases.cls, field.name, None)
+    _check_cached(field, owner, annotation, bases.cls)
+    if isinstance(attribute, property):
+        return FieldPlan(field.name, Shadowed(), spell(annotation))
+    _check_descriptor(field.name, attribute)
+    inherited = _inherited(field, owner, bases)
+    if inherited is None:
+        return _read(field, annotation, bases.context(owner))
+    return attrs.evolve(inherited, may_lack=field.may_lack, default=field.default)
+
+
+def _check_cached(field: Declared, owner: type, annotation: object, cls: type) -> None:
+    """Refuse a field whose place a cached property takes: `__init__` fills that.
+
+    The property of a base does not take it: the class that has the field comes first.
+    """
+    above = cls.__mro__[: cls.__mro__.index(owner) + 1]
+    names = (c.name for c in cached_properties(cls) if c.owner in above)
+    if field.computed or field.name in names:
+        refuse(
+            spell(annotation),
+            "is the type of a field, and a cached property has its name, so nobody can "
+            "tell which of them a twin keeps",
+            "Keep one of them.",
+        )
+
+
+def _cached(cls: type, fields: list[FieldPlan], bases: _Bases) -> Iterator[FieldPlan]:
+    """Describe the cached properties of a class, each place of a value once."""
+    done: set[tuple[str, object]] = set()
+    stored = {f.name for f in fields if not isinstance(f.node, Shadowed)}
+    for cached in cached_properties(cls):
+        place = cached.name, cached.slot
+        nowhere = cached.slot is None and cls.__dictoffset__ == 0
+        if place not in done and cached.name not in stored and not nowhere:
+            done.add(place)
+            yield _cached_plan(cached, bases)
+
+
+def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
+    """Describe a cached property: its return annotation tells only where not to look.
+
+    What is there is judged by its own types: it is never moved, so nothing has to be
+    known of it beforehand.
+    """
+    owner, annotation = cached.owner, returned_by(cached.function)
+    for base in bases.cls.__mro__:
+        if cached.name in bases.corrections[base]:
+            owner, annotation = base, bases.corrections[base][cached.name]
+        if base in (owner, cached.owner):
+            break
+    node: Node = Walked()
+    with contextlib.suppress(RefusedError):
+        read = node_of(annotation, bases.context(owner))
+        node = read if isinstance(read, Kept) or _is_marked(read) else node
+    return FieldPlan(cached.name, Cached(node, cached.slot), spell(annotation))
+
+
+def _is_marked(node: Node) -> bool:
+    """Tell whether a part of an annotation is marked to stay where it is."""
+    if isinstance(node, Kept):
+        return node.guard is not Guard.TENSOR
+    return any(map(_is_marked, children(node)))
+
+
+def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:
+    """Take a field from the plan of the base that declared it.
+
+    The base has read its annotation where its names were known. It is read again only
+    where this class binds type variables of the base.
+    """
+    if owner is bases.cls or bases.bindings.get(owner):
+        return None
+    for base in bases.cls.__mro__[1:]:
+        plan: ClassPlan | None = vars(base).get(PLAN)
+        if plan is not None and issubclass(base, owner):
+            found = plan.by_name.get(field.name)
+            if found is not None and not isinstance(found.node, Shadowed):
+                return found
+    return None
+
+
+def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
+    """Read the annotation of one field."""
+    text = spell(annotation)
+    if annotation is None and field.unannotated:
+        refuse(field.name, "has no annotation", f"Write `{field.name}: Tensor`, say.")
+    inner = _derived_from(ctx.namespace.evaluate(annotation))
+    if inner is None:
+        node = node_of(annotation, ctx)
+    elif field.default is None:
+        refuse(
+            text,
+            "needs a default, which a moved copy gets in its place",
+            f"Write `{field.name}: {text} = None`.",
+        )
+    else:
+        node = Reset(node_of(inner, ctx))
+    return FieldPlan(field.name, node, text, field.may_lack, field.default)
+
+
+def _check_descriptor(name: str, attribute: object) -> None:
+    """Refuse a field whose reading would run code."""
+    kind = type(attribute)
+    if hasattr(kind, "__set__") and not isinstance(
+        attribute, (types.MemberDescriptorType, types.GetSetDescriptorType)
+    ):
+        refuse(
+            name,
+            f"is a descriptor (`{kind.__name__}`), so reading it runs code",
+            "Keep the value in a plain field.",
+        )
+
+
+def _derived_from(tp: object) -> object | None:
+    """Give `T` of `Derived[T]`, else None."""
+    if typing.get_origin(tp) is typing.Annotated:
+        inner, *metadata = typing.get_args(tp)
+        if [m for m in metadata if isinstance(m, Marker)] == [Marker.DERIVED]:
+            found: object = inner
+            return found
+    return None
+
+
+_NO_FIELDS = (object, typing.Generic, typing.Protocol)
+
+
+def _orphans(
+    cls: type, declared: Mapping[str, object], bases: _Bases
+) -> Iterator[Refusal]:
+    """Refuse annotations in the class's bases that are no fields of it."""
+    known = {*declared, *cached_names(cls)}  # attrs annotates what it caches
+    for base in reversed(cls.__mro__):
+        if base in _NO_FIELDS or vars(base).get("_is_protocol"):
+            continue
+        for name, annotation in own_annotations(base).items():
+            if name not in known and not is_dunder(name):
+                refusal = _orphan(cls, base, name, annotation, bases)
+                if refusal is not None:
+                    yield refusal
+
+
+def _orphan(
+    cls: type, base: type, name: str, annotation: object, bases: _Bases
+) -> Refusal | None:
+    """Refuse an annotation that is no field, unless it is a class variable's."""
+    ctx = bases.context(base)
+    tp = ctx.namespace.evaluate(annotation)
+    if typing.ClassVar in (tp, typing.get_origin(tp)) or tp is dataclasses.KW_ONLY:
+        return None
+    text = spell(annotation)
+    if isinstance(tp, Unresolved) and "ClassVar" in tp.text:
+        return None
+    if isinstance(tp, dataclasses.InitVar):
+        try:
+            node_of(tp, ctx)
+        except RefusedError as error:
+            return error.at(name, text)
+    return Refusal(
+        name,
+        text,
+        text,
+        f"is annotated in `{base.__name__}` but is no field of `{cls.__name__}`, "
+        "so its value would be lost",
+        (
+            _how_to_be_field(cls, base, name, text),
+            f"Or write `ClassVar[{text}]` if it belongs to the class.",
+        ),
+    )
+
+
+def _how_to_be_field(cls: type, base: type, name: str, text: str) -> str:
+    """Say what makes a field of an annotation, by what made the classes."""
+    if base is cls:
+        return f"Write `{name}: {text} = attrs.field(...)`, as for the other fields."
+    if "__attrs_attrs__" in vars(base):
+        return f"Decorate `{cls.__name__}` with `@attrs.define` under `@payload`."
+    if "__dataclass_fields__" in vars(base):
+        return (
+            f"Decorate `{cls.__name__}` with `@dataclasses.dataclass` under `@payload`."
+        )
+    return f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."

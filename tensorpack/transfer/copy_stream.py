@@ -1,0 +1,350 @@
+"""The way from the host to the consumer stream: copied, ordered, recorded, kept alive.
+
+# Note [four promises]
+Order: the consumer runs after the copy (an event wait). Device lifetime: no block is
+handed out while the consumer reads it (`record_stream`, once for each block). Host
+lifetime: a source that DMA reads exists until the copy is done (a list of events and
+sources). Host immutability: what `start` has returned from may be overwritten, since
+the copies read pinned memory of ours. One exception: a leaf that is pinned already and
+too large for a pack is read by DMA itself, so it must not be overwritten before the
+handoff is done.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+
+from tensorpack._functions import check_replaceable, entries_of, merged
+from tensorpack._leaves.streams import (
+    StreamId,
+    Streams,
+    check_stream,
+    stream_id,
+    streams_of,
+    with_index,
+)
+from tensorpack._walk.build import prepared, rebuild
+from tensorpack._walk.walk import Walk, walk
+from tensorpack.errors import CaptureError, HandoffError, StreamError
+from tensorpack.transfer.copy_queue import CopyQueue, check_leaves, copied
+from tensorpack.transfer.fetch import Fetch, Fetcher
+from tensorpack.transfer.handoff import Counters, Handoff, record_handoff
+from tensorpack.transfer.in_flight import NAP, PATIENCE, Flights, check_limit
+from tensorpack.transfer.packing import PACK_BELOW, Packer
+from tensorpack.transfer.polling import Poller
+from tensorpack.transfer.staging import SLOT, Stager
+
+__all__ = ["CopyStream", "Counters", "Fetch", "Handoff"]
+
+T = TypeVar("T")
+
+
+class CopyStream:
+    """Copies payloads to one device on a stream of its own. One for each engine.
+
+    Every new stream strands a memory pool, so make one and keep it.
+
+    >>> copies = CopyStream("cpu")
+    >>> source = torch.zeros(2)
+    >>> handoff = copies.start({"ids": source, "step": 1})
+    >>> _ = source.fill_(7)
+    >>> handoff.wait()["ids"]
+    tensor([0., 0.])
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str | int,
+        *,
+        stream: torch.Stream | None = None,
+        priority: int = 0,
+        max_in_flight: int = 8,
+        pack: bool = True,
+        pack_below: int = PACK_BELOW,
+        staging: int = 4 * SLOT,
+    ) -> None:
+        """Make the copy stream of a device.
+
+        Args:
+            device: where payloads go. A device without streams gets plain copies.
+            stream: a stream of the engine's own to copy on.
+            priority: of the stream made here; a lower number goes first.
+            max_in_flight: how many payloads may be started and not proven to be past
+                their consumer; at this many, `start` blocks the host.
+            pack: let small leaves travel in one buffer.
+            pack_below: bytes under which a leaf is packed.
+            staging: bytes of pinned memory for larger leaves, made now.
+
+        Raises:
+            StreamError: `stream` is of another device, or `device` is not there.
+            ValueError: `max_in_flight` is less than 1.
+        """
+        check_limit(max_in_flight)
+        self.device: torch.device = with_index(torch.device(device))
+        self.max_in_flight = max_in_flight
+        self.counters: Counters = Counters()
+        self.stream: torch.Stream | None = None
+        self._polls = Poller()
+        self._checked: set[StreamId] = set()
+        self._closed = False
+        self._streams: Streams | None = streams_of(self.device)
+        if self._streams is None:
+            return
+        self.stream = self._streams.new(priority) if stream is None else stream
+        self._id = check_stream(self.stream, self.device)
+        self._queue = CopyQueue(
+            self._streams,
+            self.device,
+            self.stream,
+            Packer(pack_below if pack else 0),
+            Stager(self._streams, self.device, max(1, -(-staging // SLOT))),
+        )
+        self._flights = Flights(max_in_flight, self._streams.record)
+        self._fetcher = Fetcher(self._streams, self.device, self._polls)
+
+    def start(
+        self,
+        value: T,
+        *,
+        keys: Iterable[str] | None = None,
+        after: torch.Stream | None = None,
+    ) -> Handoff[T]:
+        """Queue the copies of a payload to the device.
+
+        Args:
+            value: a payload, a tensor, anything with lifetime support, a container of
+                them, or with `keys` a mapping.
+            keys: of a mapping, the entries that travel; others pass through.
+            after: the stream that writes the leaves that are on the device already.
+                Left out, it is the current stream of the calling thread.
+
+        Raises:
+            LeafError: a value has no lifetime support; nothing was queued then.
+            CaptureError: the current or the copy stream is capturing a graph.
+            HandoffError: the copy stream is closed, this thread has paused it, or the
+                limit is reached and nobody takes what is in flight.
+
+        Streams:
+            Copies are queued on the copy stream. The host does not block, except at
+            `max_in_flight`, while another thread pauses, and where a large pageable
+            leaf finds no free pinned memory (see `warm`). Keeps host lifetime and host
+            immutability; `wait` keeps order and device lifetime.
+        """
+        self._check_open("start")
+        if self._polls.paused_by:
+            self._polls.await_running("start")
+        if after is not None and self._streams is not None:
+            check_stream(after, self.device)
+        if keys is not None:
+            check_replaceable(value)
+        value_, found = prepared(value if keys is None else entries_of(value, keys))
+        if self._streams is None:
+            check_leaves(found.leaves, found.key_of)
+            new = copied(found.leaves, self.device)
+            self.counters.add(new, (), new)
+            twin = rebuild(value_, new)
+            return Handoff(twin if keys is None else merged(value, twin), self._polls)
+        handoff = self._start_queued(value_, found, after, self._streams)
+        if keys is not None:
+            handoff.value = merged(value, handoff.value)
+        return handoff
+
+    def _start_queued(
+        self, value: Any, found: Walk, after: torch.Stream | None, streams: Streams
+    ) -> Handoff[Any]:
+        """Queue the copies, and enter the payload as in flight."""
+        queue, flights, leaves = self._queue, self._flights, found.leaves
+        if streams.capturing():
+            raise CaptureError(call="start", stream="current")
+        if queue.retained:
+            queue.reap()
+        flight = flights.enter()
+        self.counters.blocked = flights.blocked
+        try:
+            queued = queue.put(leaves, found.key_of, after)
+            twin = rebuild(value, queued.leaves)
+            handoff = Handoff(twin, self._polls, self._hand_out, queued, flight)
+            if queued.resident:
+                # The consumer waits for what writes them; the copy stream need not.
+                producer = streams.current() if after is None else after
+                handoff.events.append(streams.record(producer))
+        except BaseException:
+            flights.leave(flight)
+            raise
+        flight.set_off(queued.ready, handoff)
+        self.counters.add(leaves, queued.buffers, queued.alone)
+        return handoff
+
+    def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
+        """Pay both debts to a consumer: order first, then device lifetime."""
+        streams = self._streams
+        assert streams is not None and self.stream is not None  # noqa: S101, PT018
+        consumer = streams.current() if stream is None else stream
+        key = stream_id(consumer)
+        if key not in self._checked:
+            self._checked.add(check_stream(consumer, self.device))
+        if stream is None and key == self._id:
+            raise StreamError(
+                problem="the current stream is the copy stream, which consumes nothing",
+                remedy="Leave `with copies.stream`, or pass the consumer stream.",
+            )
+        # A stream that captures is the current one, or has joined its capture. So the
+        # consumer, which takes longer to ask, is asked only then.
+        if streams.capturing() and streams.is_capturing(consumer):
+            raise CaptureError(call="wait", stream="consumer")
+        try:
+            for event in handoff.events:
+                event.wait(consumer)
+        except RuntimeError:  # another thread captures it
+            if streams.is_capturing(consumer):
+                raise CaptureError(call="wait", stream="consumer") from None
+            raise
+        if handoff.flight is not None:
+            self._flights.hand_out(handoff.flight, consumer, key)
+        # A consumer that is the copy stream itself needs no record of its own blocks.
+        self.counters.records += record_handoff(handoff, consumer, own=key == self._id)
+
+    def fetch(self, value: T, *, after: torch.Stream | None = None) -> Fetch[T]:
+        """Queue the copies of a payload from the device to the host.
+
+        Args:
+            value: a payload, a tensor, or a container of them.
+            after: the stream that writes the leaves. Left out, it is the current
+                stream of the calling thread.
+
+        Returns:
+            A handle; nothing can be read before its copies are done.
+
+        Raises:
+            LeafError: a value has no lifetime support.
+            CaptureError: the current stream or `after` is capturing a graph.
+
+        Streams:
+            Copies are queued on a fetch stream, which waits for `after` and is
+            recorded on every leaf. The host does not block, except for leaves that
+            only torch knows how to copy (sparse, subclasses).
+        """
+        self._check_open("fetch")
+        if self._polls.paused_by:
+            self._polls.await_running("fetch")
+        found = walk(value)
+        if self._streams is None:
+            with torch.no_grad():
+                return Fetch(value, copied(found.leaves, self.device), self._polls)
+        if self._streams.capturing():
+            raise CaptureError(call="fetch", stream="current")
+        if after is None:
+            after = self._streams.current()
+        else:
+            check_stream(after, self.device)
+            if self._streams.is_capturing(after):
+                raise CaptureError(call="fetch", stream="producer")
+        return Fetch(value, *self._fetcher.fetch(found, after))
+
+    def warm(self, nbytes: int) -> None:
+        """Have pinned memory ready for leaves of `nbytes` in flight at once.
+
+        A fresh pinned block costs the host about 0.8 milliseconds for each million
+        bytes, so do it at start-up.
+        """
+        if self._streams is not None:
+            self._queue.stager.warm(nbytes)
+
+    def reap(self) -> None:
+        """Let go of what finished copies have read, and of payloads that are past."""
+        if self._streams is not None and not self._polls.paused_by:
+            self._queue.reap()
+            self._flights.reap()
+
+    @property
+    def in_flight(self) -> int:
+        """How many payloads are started and not proven to be past their consumer."""
+        return len(self._flights.open) if self._streams is not None else 0
+
+    @property
+    def retained(self) -> int:
+        """How many transfers still have sources that are kept for DMA."""
+        return len(self._queue.retained) if self._streams is not None else 0
+
+    def full(self) -> bool:
+        """Tell whether `start` would block at `max_in_flight`."""
+        if self._streams is None:
+            return False
+        if self._polls.paused_by:
+            return len(self._flights.open) >= self.max_in_flight
+        return self._flights.full()
+
+    async def room(self) -> None:
+        """Wait until `start` would not block, without blocking the running loop.
+
+        Raises:
+            HandoffError: no task takes what is in flight.
+        """
+        until = time.monotonic() + PATIENCE
+        while self.full():
+            paused = bool(self._polls.paused_by)
+            event = None if paused else self._flights.oldest()
+            if event is not None or paused:
+                until = time.monotonic() + PATIENCE
+            elif time.monotonic() >= until:
+                self._flights.refuse("room")
+            if event is None:
+                await asyncio.sleep(NAP)
+            else:
+                await asyncio.sleep(0)
+                await self._polls.until((event,))
+
+    def pause(self) -> AbstractContextManager[None]:
+        """Ask no event anything while another thread captures a graph.
+
+        `start` and `fetch` on other threads block until the pause ends.
+        """
+        return self._polls.pause()
+
+    def close(self) -> None:
+        """Block the host until the copies started here are done; start no more.
+
+        Handoffs that were not waited for can still be.
+
+        Raises:
+            HandoffError: this thread has paused the copy stream.
+        """
+        if self._closed:
+            return
+        self._polls.await_running("close")
+        self._closed = True
+        if self._streams is not None:
+            self._queue.drain()
+            self._fetcher.drain()
+        self._polls.close()
+
+    def __repr__(self) -> str:
+        """Say where to, and how much is on its way."""
+        state = "closed" if self._closed else f"in_flight={self.in_flight}"
+        return f"CopyStream({str(self.device)!r}, {state})"
+
+    def __enter__(self) -> Self:
+        """Give the copy stream itself; leaving closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the copy stream."""
+        self.close()
+
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise HandoffError(
+                call=call,
+                problem="the copy stream is closed",
+                remedy="Make one that lives as long as the engine.",
+            )
