@@ -26,23 +26,23 @@ from tensorpack._codegen.writing import (
 from tensorpack._leaves.host_types import STAYING
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
-    Adapted,
-    Cached,
-    Choice,
-    Entries,
-    Fixed,
+    AdapterNode,
+    CachedNode,
+    DerivedNode,
+    DynamicNode,
     Guard,
-    Items,
-    Kept,
-    Leaf,
-    Nested,
+    KeptNode,
+    MappingNode,
+    NamedTupleNode,
     Node,
-    Opaque,
-    Record,
-    Reset,
-    Shadowed,
-    Typed,
-    Walked,
+    PayloadNode,
+    PropertyNode,
+    SelfMovingNode,
+    SequenceNode,
+    TensorNode,
+    TupleNode,
+    TypedDictNode,
+    UnionNode,
 )
 
 __all__ = ["Source", "write", "write_keyed"]
@@ -95,20 +95,24 @@ def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[str]:
     read = f"self.{field.name}"
     writer = _Leaves(names, "walk", keyed)
     match field.node:
-        case Reset(inner=inner):
+        case DerivedNode(inner=inner):
             writer = _Leaves(names, "walk.aside", keyed)
             return writer.lines(inner, f"(x := {read})", "x", key)
-        case Shadowed() | Kept(guard=Guard.NOTHING) | Cached(inner=Kept()):
+        case (
+            PropertyNode()
+            | KeptNode(guard=Guard.NOTHING)
+            | CachedNode(inner=KeptNode())
+        ):
             return []
-        case Cached(inner=inner, slot=slot):
+        case CachedNode(inner=inner, slot=slot):
             writer = _Leaves(names, "walk.cached", keyed)
             stored = f"self.__dict__.get({quoted(field.name)})"
             if slot is not None:
                 stored = f"kept({names.of(slot, f'slot_{field.name}')}, self)"
             return writer.lines(inner, f"(x := {stored})", "x", key)
-        case Kept():
+        case KeptNode():
             return writer.lines(field.node, read, read, key)
-        case Choice() as node:
+        case UnionNode() as node:
             return [f"x = {read}", *writer.lines(node, "x", "x", key)]
         case node:
             return writer.lines(node, f"(x := {read})", "x", key)
@@ -125,7 +129,7 @@ class _Leaves:
     def lines(self, node: Node, read: str, x: str, key: Key) -> list[str]:
         """Write the lines for a value: `read` gives it, then `x` names it."""
         match node:
-            case Kept(guard=Guard.TENSOR, types=types):
+            case KeptNode(guard=Guard.TENSOR, types=types):
                 # A class derived from a struct may have leaves of its own.
                 call = "struct" if any(map(is_struct, types)) else "stays"
                 known = "staying"
@@ -135,13 +139,13 @@ class _Leaves:
                     self.names.globals[known] = STAYING
                 test = f"if type({read}) not in {known}:"
                 return guarded(test, [f"{self.walk}.{call}({x}, {key})"])
-            case Kept(guard=Guard.DEVICE_TENSOR):
+            case KeptNode(guard=Guard.DEVICE_TENSOR):
                 test = f"if isinstance({read}, Tensor):"
                 return guarded(test, [f"{self.walk}.host_only({x}, {key})"])
-            case Choice(arms=arms):
+            case UnionNode(arms=arms):
                 assign = [] if read == x else [read[1:-1].replace(" := ", " = ", 1)]
                 return [*assign, *self._choice(arms, x, key)]
-            case Kept() | Reset() | Cached() | Shadowed():
+            case KeptNode() | DerivedNode() | CachedNode() | PropertyNode():
                 return []
             case _:
                 body = [*self._checks(node, x, key), *self._found(node, x, key)]
@@ -150,13 +154,19 @@ class _Leaves:
     def _checks(self, node: Node, x: str, key: Key) -> list[str]:
         """Write the line that raises for a container of another class."""
         match node:
-            case Leaf() | Opaque() | Nested() | Adapted() | Walked():
+            case (
+                TensorNode()
+                | SelfMovingNode()
+                | PayloadNode()
+                | AdapterNode()
+                | DynamicNode()
+            ):
                 return []
-            case Items(kind=name) | Entries(kind=name):
+            case SequenceNode(kind=name) | MappingNode(kind=name):
                 wanted = name
-            case Record(cls=cls):
+            case NamedTupleNode(cls=cls):
                 wanted = cls.__name__
-            case Fixed():
+            case TupleNode():
                 wanted = "tuple"
             case _:
                 wanted = "dict"
@@ -170,25 +180,25 @@ class _Leaves:
         inner = _next(x)
         i = f"i{inner[1:]}"
         match node:
-            case Leaf() | Opaque():
+            case TensorNode() | SelfMovingNode():
                 add = "add" if self.walk == "walk" else f"{self.walk}.add"
                 return [f"{add}(({key}, {x}))" if self.keyed else f"{add}({x})"]
-            case Nested():
+            case PayloadNode():
                 return [f"{self.walk}.nested({x}, {key})"]
-            case Adapted():
+            case AdapterNode():
                 return [f"{self.walk}.adapted({x}, {key})"]
-            case Walked():
+            case DynamicNode():
                 return [f"{self.walk}.dynamic({x}, {key})"]
-            case Items(item=item):
+            case SequenceNode(item=item):
                 body = self.lines(item, inner, inner, key.index(i))
                 return _loop(i, f"{inner} in enumerate({x})", f"{inner} in {x}", body)
-            case Entries(value=value):
+            case MappingNode(value=value):
                 names = f"if not plain_names.issuperset(map(type, {x})):"
                 check = guarded(names, [f"{self.walk}.names({x}, {key})"])
                 body = self.lines(value, inner, inner, key.index(i))
                 items, values = f"{inner} in {x}.items()", f"{inner} in {x}.values()"
                 return [*check, *_loop(i, items, values, body)]
-            case Fixed(items=items):
+            case TupleNode(items=items):
                 n = len(items)
                 test = f"if len({x}) != {n}:"
                 lines = guarded(test, [f"{self.walk}.length({x}, {key}, {n})"])
@@ -196,13 +206,13 @@ class _Leaves:
                     read = f"({inner} := {x}[{n}])"
                     lines += self.lines(item, read, inner, key.literal(f"[{n}]"))
                 return lines
-            case Record(items=named):
+            case NamedTupleNode(items=named):
                 lines = []
                 for name, item in named:
                     read = f"({inner} := {x}.{name})"
                     lines += self.lines(item, read, inner, key.literal(f".{name}"))
                 return lines
-            case Typed(items=named):
+            case TypedDictNode(items=named):
                 keys = self.names.of(frozenset(n for n, _ in named), "keys")
                 test = f"if not {keys}.issuperset({x}):"
                 lines = guarded(test, [f"{self.walk}.unknown({x}, {key}, {keys})"])
@@ -210,7 +220,9 @@ class _Leaves:
                     read = f"({inner} := {x}.get({quoted(name)}))"
                     lines += self.lines(item, read, inner, key.literal(f"[{name!r}]"))
                 return lines
-            case Choice() | Kept() | Reset() | Cached() | Shadowed():
+            case (
+                UnionNode() | KeptNode() | DerivedNode() | CachedNode() | PropertyNode()
+            ):
                 return []
 
     def _choice(self, arms: tuple[Node, ...], x: str, key: Key) -> list[str]:
@@ -218,7 +230,7 @@ class _Leaves:
         lines: list[str] = []
         tests: set[str] = set()
         for arm in arms:
-            if isinstance(arm, Kept):
+            if isinstance(arm, KeptNode):
                 if arm.guard is Guard.DEVICE_TENSOR:
                     stays = f"{self.walk}.host_only({x}, {key})"
                     return [*lines, *guarded("else:", [stays])]
@@ -228,7 +240,7 @@ class _Leaves:
                 head = f"{'elif' if tests else 'if'} {test}:"
                 lines += guarded(head, self._found(arm, x, key) or ["pass"])
                 tests.add(test)
-        types = next((a.types for a in arms if isinstance(a, Kept)), ())
+        types = next((a.types for a in arms if isinstance(a, KeptNode)), ())
         known = self.names.tuple(types)
         keep = f"{self.walk}.keep({x}, {key}, {known})"
         return [*lines, *guarded(f"elif {x} is not None:", [keep])]

@@ -18,22 +18,22 @@ from tensorpack._codegen.writing import (
 from tensorpack._plan.msgspec_structs import is_struct, setter_of, struct_base
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
-    Adapted,
-    Cached,
-    Choice,
-    Entries,
-    Fixed,
-    Items,
-    Kept,
-    Leaf,
-    Nested,
+    AdapterNode,
+    CachedNode,
+    DerivedNode,
+    DynamicNode,
+    KeptNode,
+    MappingNode,
+    NamedTupleNode,
     Node,
-    Opaque,
-    Record,
-    Reset,
-    Shadowed,
-    Typed,
-    Walked,
+    PayloadNode,
+    PropertyNode,
+    SelfMovingNode,
+    SequenceNode,
+    TensorNode,
+    TupleNode,
+    TypedDictNode,
+    UnionNode,
     travels,
 )
 
@@ -112,14 +112,14 @@ def _field_lines(field: FieldPlan, plan: ClassPlan, names: Names) -> list[str]:
         before, after = f"object.__setattr__(new, {quoted(field.name)}, ", ")"
     read = f"self.{field.name}"
     match field.node:
-        case Shadowed() | Cached():
+        case PropertyNode() | CachedNode():
             return []
-        case Kept() if is_struct(plan.cls):
+        case KeptNode() if is_struct(plan.cls):
             return []  # copied
-        case Reset():
+        case DerivedNode():
             default = names.of(field.default, f"default_{field.name}")
             return [f"{before}{default}(new){after}"]
-        case Choice(arms=arms) if travels(field.node):
+        case UnionNode(arms=arms) if travels(field.node):
             lines = [f"x = {read}"]
             for test, arm in _told_apart(arms, "x", names):
                 word = "elif" if len(lines) > 1 else "if"
@@ -134,7 +134,7 @@ def _told_apart(arms: tuple[Node, ...], x: str, names: Names) -> list[tuple[str,
     """List the arms of a union that travel, each after the test that tells it."""
     found: dict[str, Node] = {}
     for arm in arms:
-        if not isinstance(arm, Kept):
+        if not isinstance(arm, KeptNode):
             found.setdefault(is_arm(arm, x, names), arm)
     return list(found.items())
 
@@ -143,7 +143,7 @@ def _twin(node: Node, x: str, names: Names) -> _Expression:
     """Write the expression for the twin of a value that may be None."""
     if not travels(node):
         return _Expression(x)
-    if isinstance(node, Choice):
+    if isinstance(node, UnionNode):
         tests = [
             f"{_there(arm, x, names)} if {test} else"
             for test, arm in _told_apart(node.arms, x, names)
@@ -158,37 +158,37 @@ def _there(node: Node, x: str, names: Names) -> _Expression:
     match node:
         case _ if not travels(node):
             return _Expression(x)
-        case Leaf() | Opaque():
+        case TensorNode() | SelfMovingNode():
             return _Expression("take()")
-        case Nested():
+        case PayloadNode():
             return _Expression(f"build.nested({x})")
-        case Adapted():
+        case AdapterNode():
             return _Expression(f"build.adapted({x})")
-        case Walked():
+        case DynamicNode():
             return _Expression(f"build.dynamic({x})")
-        case Items(kind=kind, item=item):
+        case SequenceNode(kind=kind, item=item):
             brackets = {"list": ("[", "]"), "tuple": ("tuple([", "])")}
             before, after = brackets.get(kind, (f"like({x}, [", "])"))
             loop = _Expression(f"for {inner} in {x}")
             return _Expression(before, (_twin(item, inner, names), loop), after)
-        case Entries(value=value):
+        case MappingNode(value=value):
             twin = _twin(value, inner, names).within("k: ")
             loop = _Expression(f"for k, {inner} in {x}.items()")
             return _Expression(f"like({x}, {{", (twin, loop), "})")
-        case Fixed(items=items):
+        case TupleNode(items=items):
             twins = tuple(_twin(t, f"{x}[{n}]", names) for n, t in enumerate(items))
             return _Expression("(", twins, ")", comma=True, is_tuple=True)
-        case Record(items=named):
+        case NamedTupleNode(items=named):
             twins = tuple(
                 _twin(t, f"{x}.{n}", names).within(f"{n}=")
                 for n, t in named
                 if travels(t)
             )
             return _Expression(f"{x}._replace(", twins, ")", comma=True)
-        case Typed(items=named):
+        case TypedDictNode(items=named):
             twins = tuple(_member(n, t, x, names) for n, t in named if travels(t))
             return _Expression("{", (_Expression(f"**{x}"), *twins), "}", comma=True)
-        case Choice() | Kept() | Reset() | Cached() | Shadowed():
+        case UnionNode() | KeptNode() | DerivedNode() | CachedNode() | PropertyNode():
             return _twin(node, x, names)
 
 

@@ -9,15 +9,15 @@ from collections.abc import Iterable
 import attrs
 
 from tensorpack._rules.nodes import (
-    Adapted,
-    Entries,
-    Fixed,
-    Items,
-    Leaf,
-    Nested,
+    AdapterNode,
+    MappingNode,
+    NamedTupleNode,
     Node,
-    Opaque,
-    Record,
+    PayloadNode,
+    SelfMovingNode,
+    SequenceNode,
+    TensorNode,
+    TupleNode,
 )
 
 __all__ = [
@@ -196,15 +196,15 @@ def is_container(node: Node, x: str, names: Names, *, negated: bool = False) -> 
     """Write the test whether a value is a container of a node's class."""
     is_, in_ = ("is not", "not in") if negated else ("is", "in")
     match node:
-        case Items(kind="Sequence"):
+        case SequenceNode(kind="Sequence"):
             return f"type({x}) {in_} sequences"
-        case Entries(kind="dict" | "Mapping"):
+        case MappingNode(kind="dict" | "Mapping"):
             return f"type({x}) {in_} mappings"
-        case Items(kind=kind) | Entries(kind=kind):
+        case SequenceNode(kind=kind) | MappingNode(kind=kind):
             return f"type({x}) {is_} {names.kind(kind)}"
-        case Record(cls=cls):
+        case NamedTupleNode(cls=cls):
             return f"type({x}) {is_} {names.of(cls, cls.__name__)}"
-        case Fixed():
+        case TupleNode():
             return f"type({x}) {is_} tuple"
         case _:
             return f"type({x}) {is_} dict"
@@ -213,11 +213,11 @@ def is_container(node: Node, x: str, names: Names, *, negated: bool = False) -> 
 def is_arm(arm: Node, x: str, names: Names) -> str:
     """Write the test whether a value belongs to an arm of a union."""
     match arm:
-        case Leaf():
+        case TensorNode():
             return f"isinstance({x}, Tensor)"
-        case Nested():
+        case PayloadNode():
             return f"is_payload({x})"
-        case Adapted(cls=cls) | Opaque(cls=cls):
+        case AdapterNode(cls=cls) | SelfMovingNode(cls=cls):
             return f"isinstance({x}, {names.of(cls, cls.__name__)})"
         case _:
             return is_container(arm, x, names)

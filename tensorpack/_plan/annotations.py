@@ -44,26 +44,26 @@ from tensorpack._plan.unions import choose, folded
 from tensorpack._rules.containers import MAPPINGS, SEQUENCES, is_unpacked
 from tensorpack._rules.markers import PLAN, Marker
 from tensorpack._rules.nodes import (
-    Adapted,
-    Entries,
-    Fixed,
+    AdapterNode,
+    DynamicNode,
     Guard,
-    Items,
-    Kept,
-    Leaf,
-    Nested,
+    KeptNode,
+    MappingNode,
+    NamedTupleNode,
     Node,
-    Opaque,
-    Record,
-    Typed,
-    Walked,
+    PayloadNode,
+    SelfMovingNode,
+    SequenceNode,
+    TensorNode,
+    TupleNode,
+    TypedDictNode,
 )
 
 __all__ = ["node_of"]
 
 _KEPT_BY_MARKER = {
-    Marker.HOST_ONLY: Kept(Guard.DEVICE_TENSOR),
-    Marker.BORROWED: Kept(Guard.NOTHING),
+    Marker.HOST_ONLY: KeptNode(Guard.DEVICE_TENSOR),
+    Marker.BORROWED: KeptNode(Guard.NOTHING),
 }
 _TRANSPARENT = ("Final", "Required", "NotRequired", "ReadOnly")
 
@@ -82,12 +82,12 @@ def node_of(annotation: object, ctx: Context) -> Node:
     if isinstance(tp, (list, dict, set)):  # which have no hash
         refuse_form(tp)
     if tp is None or tp is type(None):
-        return Kept(Guard.TENSOR, (type(None),))
+        return KeptNode(Guard.TENSOR, (type(None),))
     if tp is Any or tp is object:
         refuse_open(spell(tp))
     if isinstance(annotation, (str, typing.ForwardRef)) and not isinstance(tp, type):
         if tp in ctx.above:
-            return Walked()
+            return DynamicNode()
         ctx = ctx.inside(tp)
     return _node_of_form(tp, ctx)
 
@@ -106,14 +106,14 @@ def _node_of_form(tp: Any, ctx: Context) -> Node:
     if isinstance(tp, typing.NewType):
         return node_of(tp.__supertype__, ctx)
     if tp is typing.Self:
-        return Nested(ctx.own)
+        return PayloadNode(ctx.own)
     if origin in (typing.Union, types.UnionType):
         return _node_of_union(tp, ctx)
     if origin is typing.Literal:
         kinds = dict.fromkeys(type(value) for value in typing.get_args(tp))
-        return Kept(Guard.TENSOR, tuple(kinds))
+        return KeptNode(Guard.TENSOR, tuple(kinds))
     if tp is typing.LiteralString:
-        return Kept(Guard.TENSOR, (str,))
+        return KeptNode(Guard.TENSOR, (str,))
     return _node_of_generic(tp, origin, ctx)
 
 
@@ -128,7 +128,7 @@ def _node_of_annotated(tp: object, ctx: Context) -> Node:
         return node_of(inner, ctx)
     match markers[0]:
         case Marker.DYNAMIC:
-            return Walked()
+            return DynamicNode()
         case Marker.DERIVED:
             refuse(
                 spell(tp),
@@ -142,7 +142,7 @@ def _node_of_annotated(tp: object, ctx: Context) -> Node:
 def _node_of_alias(tp: Any, ctx: Context) -> Node:
     """Read what a `type X = ...` alias stands for; a recursive one is walked."""
     if tp in ctx.above:
-        return Walked()
+        return DynamicNode()
     alias = typing.get_origin(tp) or tp
     try:
         value = alias.__value__
@@ -205,14 +205,14 @@ def _node_of_items(tp: object, kind: str, args: tuple[Any, ...], ctx: Context) -
             f"is no legal annotation: `{kind}` takes one type",
             f"Write `{kind}[{spell(args[0])}]`, or `tuple[{spell(args[0])}, ...]`.",
         )
-    return folded(Items(kind, node_of(args[0], ctx)))
+    return folded(SequenceNode(kind, node_of(args[0], ctx)))
 
 
 def _node_of_tuple(tp: object, args: tuple[Any, ...], ctx: Context) -> Node:
     """Read a tuple, of fixed length or variadic."""
     if not args:
         if tp in (tuple[()], typing.Tuple[()]):  # noqa: UP006  # two spellings
-            return folded(Fixed(()))
+            return folded(TupleNode(()))
         refuse_open(spell(tp))
     if any(map(is_unpacked, args)):
         refuse(
@@ -221,8 +221,8 @@ def _node_of_tuple(tp: object, args: tuple[Any, ...], ctx: Context) -> Node:
             "Write `tuple[X | Y, ...]`, or a `NamedTuple` whose members say it.",
         )
     if args[-1] is Ellipsis:
-        return folded(Items("tuple", node_of(args[0], ctx)))
-    return folded(Fixed(tuple(node_of(arg, ctx) for arg in args)))
+        return folded(SequenceNode("tuple", node_of(args[0], ctx)))
+    return folded(TupleNode(tuple(node_of(arg, ctx) for arg in args)))
 
 
 def _node_of_entries(
@@ -232,13 +232,13 @@ def _node_of_entries(
     if not args:
         refuse_open(spell(tp))
     key = node_of(args[0], ctx)
-    if not (isinstance(key, Kept) and key.guard is Guard.TENSOR):
+    if not (isinstance(key, KeptNode) and key.guard is Guard.TENSOR):
         refuse(
             spell(args[0]),
             "is the key of a mapping, and keys stay on the host",
             "Use a host type as the key, or write a `LifetimeAdapter` for the mapping.",
         )
-    return folded(Entries(kind, node_of(args[1], ctx)))
+    return folded(MappingNode(kind, node_of(args[1], ctx)))
 
 
 def _node_of_set(tp: object, args: tuple[Any, ...], ctx: Context) -> Node:
@@ -246,13 +246,13 @@ def _node_of_set(tp: object, args: tuple[Any, ...], ctx: Context) -> Node:
     if not args:
         refuse_open(spell(tp))
     item = node_of(args[0], ctx)
-    if not (isinstance(item, Kept) and item.guard is Guard.TENSOR):
+    if not (isinstance(item, KeptNode) and item.guard is Guard.TENSOR):
         refuse(
             spell(tp),
             "holds leaves, and a leaf on another device has another hash",
             f"Write `list[{spell(args[0])}]`.",
         )
-    return Kept(Guard.TENSOR, (set, frozenset))
+    return KeptNode(Guard.TENSOR, (set, frozenset))
 
 
 def _node_of_class(cls: type, tp: object, ctx: Context) -> Node:
@@ -261,9 +261,9 @@ def _node_of_class(cls: type, tp: object, ctx: Context) -> Node:
     if array is not None and cls.__module__.startswith("jaxtyping"):
         return node_of(array, ctx)
     if is_tensor_type(cls):
-        return Leaf()
+        return TensorNode()
     if cls is ctx.own or PLAN in vars(cls) or _is_base(cls):
-        return Nested(cls)
+        return PayloadNode(cls)
     if hasattr(cls, PLAN) or any(map(_is_base, cls.__mro__)):
         refuse(
             spell(tp),
@@ -271,11 +271,11 @@ def _node_of_class(cls: type, tp: object, ctx: Context) -> Node:
             f"Decorate `{cls.__name__}` with `@payload`.",
         )
     if cls is SupportsLifetime:
-        return Walked()
+        return DynamicNode()
     if adapter_of(cls) is not None:
-        return Adapted(cls)
+        return AdapterNode(cls)
     if owns_lifetime(cls):
-        return Opaque(cls)
+        return SelfMovingNode(cls)
     return _node_of_members(cls, tp, ctx)
 
 
@@ -288,14 +288,14 @@ def _node_of_members(cls: type, tp: object, ctx: Context) -> Node:
     """Read named tuples, typed dictionaries, host types and host structs."""
     if is_named_tuple(cls):
         named = _members(cls, tp, _named_members(cls), ctx)
-        return folded(Record(cls, named))
+        return folded(NamedTupleNode(cls, named))
     if is_typed_dict(cls):
-        return folded(Typed(cls, _members(cls, tp, declared_keys(cls), ctx)))
+        return folded(TypedDictNode(cls, _members(cls, tp, declared_keys(cls), ctx)))
     if is_host_class(cls):
-        return Kept(Guard.TENSOR, (cls,))
+        return KeptNode(Guard.TENSOR, (cls,))
     fields = struct_fields(cls)  # none at all: a base, whose subclasses have them
     if fields and _is_host_struct(cls, tp, fields, ctx):
-        return Kept(Guard.TENSOR, (cls,))
+        return KeptNode(Guard.TENSOR, (cls,))
     raise RefusedError.of_class(cls, spell(tp), bool(fields))
 
 
@@ -333,10 +333,10 @@ def _is_host_struct(
         return True
     for member in members_of(cls, tp, fields, ctx):
         node = _node_of_member(member)
-        if not (isinstance(node, Kept) and node.guard is Guard.TENSOR):
+        if not (isinstance(node, KeptNode) and node.guard is Guard.TENSOR):
             return False
     for member in cached_members(cls, ctx):
-        if not isinstance(_node_of_member(member), Kept):
+        if not isinstance(_node_of_member(member), KeptNode):
             refuse_cached(cls, spell(tp), member.name)
     return not any(slots_apart(cls, fields))
 

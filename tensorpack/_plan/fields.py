@@ -35,13 +35,13 @@ from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._plan.remedies import RefusedError, refuse
 from tensorpack._rules.markers import PLAN, Marker
 from tensorpack._rules.nodes import (
-    Cached,
+    CachedNode,
+    DerivedNode,
+    DynamicNode,
     Guard,
-    Kept,
+    KeptNode,
     Node,
-    Reset,
-    Shadowed,
-    Walked,
+    PropertyNode,
     children,
 )
 from tensorpack.errors import LifetimeError, Refusal
@@ -155,7 +155,7 @@ def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
     attribute = inspect.getattr_static(bases.cls, field.name, None)
     _check_cached(field, owner, annotation, bases.cls)
     if isinstance(attribute, property):
-        return FieldPlan(field.name, Shadowed(), spell(annotation))
+        return FieldPlan(field.name, PropertyNode(), spell(annotation))
     _check_descriptor(field.name, attribute)
     inherited = _inherited(field, owner, bases)
     if inherited is None:
@@ -182,7 +182,7 @@ def _check_cached(field: Declared, owner: type, annotation: object, cls: type) -
 def _cached(cls: type, fields: list[FieldPlan], bases: _Bases) -> Iterator[FieldPlan]:
     """Describe the cached properties of a class, each place of a value once."""
     done: set[tuple[str, object]] = set()
-    stored = {f.name for f in fields if not isinstance(f.node, Shadowed)}
+    stored = {f.name for f in fields if not isinstance(f.node, PropertyNode)}
     for cached in cached_properties(cls):
         place = cached.name, cached.slot
         nowhere = cached.slot is None and cls.__dictoffset__ == 0
@@ -203,16 +203,16 @@ def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
             owner, annotation = base, bases.corrections[base][cached.name]
         if base in (owner, cached.owner):
             break
-    node: Node = Walked()
+    node: Node = DynamicNode()
     with contextlib.suppress(RefusedError):
         read = node_of(annotation, bases.context(owner))
-        node = read if isinstance(read, Kept) or _is_marked(read) else node
-    return FieldPlan(cached.name, Cached(node, cached.slot), spell(annotation))
+        node = read if isinstance(read, KeptNode) or _is_marked(read) else node
+    return FieldPlan(cached.name, CachedNode(node, cached.slot), spell(annotation))
 
 
 def _is_marked(node: Node) -> bool:
     """Tell whether a part of an annotation is marked to stay where it is."""
-    if isinstance(node, Kept):
+    if isinstance(node, KeptNode):
         return node.guard is not Guard.TENSOR
     return any(map(_is_marked, children(node)))
 
@@ -229,7 +229,7 @@ def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:
         plan: ClassPlan | None = vars(base).get(PLAN)
         if plan is not None and issubclass(base, owner):
             found = plan.by_name.get(field.name)
-            if found is not None and not isinstance(found.node, Shadowed):
+            if found is not None and not isinstance(found.node, PropertyNode):
                 return found
     return None
 
@@ -249,7 +249,7 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
             f"Write `{field.name}: {text} = None`.",
         )
     else:
-        node = Reset(node_of(inner, ctx))
+        node = DerivedNode(node_of(inner, ctx))
     return FieldPlan(field.name, node, text, field.may_lack, field.default)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from tensorpack._plan.namespace import Namespace
-from tensorpack._rules.nodes import Node, Reset, Shadowed, role, travels, why
+from tensorpack._rules.nodes import DerivedNode, Node, PropertyNode, role, travels, why
 
 __all__ = ["ClassPlan", "FieldPlan"]
 
@@ -84,5 +84,6 @@ class ClassPlan:
         return tuple(
             f.name
             for f in self.fields
-            if not travels(f.node) and not isinstance(f.node, (Reset, Shadowed))
+            if not travels(f.node)
+            and not isinstance(f.node, (DerivedNode, PropertyNode))
         )

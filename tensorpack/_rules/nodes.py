@@ -9,23 +9,23 @@ from collections.abc import Iterator
 import attrs
 
 __all__ = [
-    "Adapted",
-    "Cached",
-    "Choice",
-    "Entries",
-    "Fixed",
+    "AdapterNode",
+    "CachedNode",
+    "DerivedNode",
+    "DynamicNode",
     "Guard",
-    "Items",
-    "Kept",
-    "Leaf",
-    "Nested",
+    "KeptNode",
+    "MappingNode",
+    "NamedTupleNode",
     "Node",
-    "Opaque",
-    "Record",
-    "Reset",
-    "Shadowed",
-    "Typed",
-    "Walked",
+    "PayloadNode",
+    "PropertyNode",
+    "SelfMovingNode",
+    "SequenceNode",
+    "TensorNode",
+    "TupleNode",
+    "TypedDictNode",
+    "UnionNode",
     "children",
     "role",
     "travels",
@@ -42,38 +42,38 @@ class Guard(enum.Enum):
 
 
 @attrs.frozen
-class Leaf:
+class TensorNode:
     """A tensor."""
 
 
 @attrs.frozen
-class Opaque:
+class SelfMovingNode:
     """A type that moves and records itself."""
 
     cls: type
 
 
 @attrs.frozen
-class Nested:
+class PayloadNode:
     """Another payload; which one is asked of the value."""
 
     cls: type
 
 
 @attrs.frozen
-class Adapted:
+class AdapterNode:
     """A type with an adapter."""
 
     cls: type
 
 
 @attrs.frozen
-class Walked:
+class DynamicNode:
     """Walked at run time by the types of its values."""
 
 
 @attrs.frozen
-class Kept:
+class KeptNode:
     """Kept by reference: a host type, or a value marked to stay where it is.
 
     A container with nothing to look at inside is kept too, with `inside` as its form.
@@ -85,7 +85,7 @@ class Kept:
 
 
 @attrs.frozen
-class Items:
+class SequenceNode:
     """A sequence of any length: `list`, `tuple`, `deque` or `Sequence`."""
 
     kind: str
@@ -93,14 +93,14 @@ class Items:
 
 
 @attrs.frozen
-class Fixed:
+class TupleNode:
     """A tuple of fixed length."""
 
     items: tuple["Node", ...]
 
 
 @attrs.frozen
-class Entries:
+class MappingNode:
     """A mapping: `dict`, `OrderedDict`, `defaultdict` or `Mapping`."""
 
     kind: str
@@ -108,7 +108,7 @@ class Entries:
 
 
 @attrs.frozen
-class Record:
+class NamedTupleNode:
     """A named tuple."""
 
     cls: type
@@ -116,7 +116,7 @@ class Record:
 
 
 @attrs.frozen
-class Typed:
+class TypedDictNode:
     """A dictionary whose keys are declared, each with its type."""
 
     cls: type
@@ -124,21 +124,21 @@ class Typed:
 
 
 @attrs.frozen
-class Choice:
+class UnionNode:
     """A union: the value decides."""
 
     arms: tuple["Node", ...]
 
 
 @attrs.frozen
-class Reset:
+class DerivedNode:
     """Recorded, never moved; a twin gets the field's default instead."""
 
     inner: "Node"
 
 
 @attrs.frozen
-class Cached:
+class CachedNode:
     """What a cached property keeps: recorded, never moved, and no field.
 
     Attributes:
@@ -151,53 +151,63 @@ class Cached:
 
 
 @attrs.frozen
-class Shadowed:
+class PropertyNode:
     """A field whose name is a property: it has no storage of its own."""
 
 
 Node = (
-    Leaf
-    | Opaque
-    | Nested
-    | Adapted
-    | Walked
-    | Kept
-    | Items
-    | Fixed
-    | Entries
-    | Record
-    | Typed
-    | Choice
-    | Reset
-    | Cached
-    | Shadowed
+    TensorNode
+    | SelfMovingNode
+    | PayloadNode
+    | AdapterNode
+    | DynamicNode
+    | KeptNode
+    | SequenceNode
+    | TupleNode
+    | MappingNode
+    | NamedTupleNode
+    | TypedDictNode
+    | UnionNode
+    | DerivedNode
+    | CachedNode
+    | PropertyNode
 )
 
 
 def children(node: Node) -> Iterator[Node]:
     """Iterate the nodes directly below a node."""
     match node:
-        case Items(item=item):
+        case SequenceNode(item=item):
             yield item
-        case Entries(value=value):
+        case MappingNode(value=value):
             yield value
-        case Fixed(items=items):
+        case TupleNode(items=items):
             yield from items
-        case Record(items=named) | Typed(items=named):
+        case NamedTupleNode(items=named) | TypedDictNode(items=named):
             yield from (item for _, item in named)
-        case Choice(arms=arms):
+        case UnionNode(arms=arms):
             yield from arms
-        case Reset(inner=inner) | Cached(inner=inner):
+        case DerivedNode(inner=inner) | CachedNode(inner=inner):
             yield inner
-        case Leaf() | Opaque() | Nested() | Adapted() | Walked() | Kept() | Shadowed():
+        case (
+            TensorNode()
+            | SelfMovingNode()
+            | PayloadNode()
+            | AdapterNode()
+            | DynamicNode()
+            | KeptNode()
+            | PropertyNode()
+        ):
             return
 
 
 def travels(node: Node) -> bool:
     """Tell whether values of a node can hold leaves that move."""
-    if isinstance(node, (Leaf, Opaque, Nested, Adapted, Walked)):
+    if isinstance(
+        node, (TensorNode, SelfMovingNode, PayloadNode, AdapterNode, DynamicNode)
+    ):
         return True
-    if isinstance(node, (Reset, Cached)):
+    if isinstance(node, (DerivedNode, CachedNode)):
         return False
     return any(travels(child) for child in children(node))
 
@@ -205,58 +215,65 @@ def travels(node: Node) -> bool:
 def role(node: Node) -> str:
     """Name what happens to a field, in one or two words."""
     match node:
-        case Kept(guard=guard):
+        case KeptNode(guard=guard):
             return guard.value
-        case Reset():
+        case DerivedNode():
             return "derived"
-        case Cached(inner=Kept() as inner):
+        case CachedNode(inner=KeptNode() as inner):
             return role(inner)
-        case Cached():
+        case CachedNode():
             return "cached"
-        case Shadowed():
+        case PropertyNode():
             return "property"
-        case Nested():
+        case PayloadNode():
             return "nested payload"
-        case Walked():
+        case DynamicNode():
             return "dynamic"
-        case Leaf() | Opaque() | Adapted():
+        case TensorNode() | SelfMovingNode() | AdapterNode():
             return "leaf"
-        case Items() | Fixed() | Entries() | Record() | Typed() | Choice():
+        case (
+            SequenceNode()
+            | TupleNode()
+            | MappingNode()
+            | NamedTupleNode()
+            | TypedDictNode()
+            | UnionNode()
+        ):
             return "leaves" if travels(node) else "host only"
 
 
 def why(node: Node) -> str:
     """Say why a field has its role, as a clause."""
     match node:
-        case Leaf():
+        case TensorNode():
             return "a tensor"
-        case Opaque(cls=cls):
+        case SelfMovingNode(cls=cls):
             return f"`{cls.__name__}` moves and records itself"
-        case Nested(cls=cls):
+        case PayloadNode(cls=cls):
             return f"the payload `{cls.__name__}` or one derived from it"
-        case Adapted(cls=cls):
+        case AdapterNode(cls=cls):
             return f"`{cls.__name__}` has an adapter"
-        case Walked():
+        case DynamicNode():
             return "walked at run time"
-        case Kept(guard=Guard.TENSOR):
+        case KeptNode(guard=Guard.TENSOR):
             return "a host type"
-        case Kept(guard=Guard.DEVICE_TENSOR):
+        case KeptNode(guard=Guard.DEVICE_TENSOR):
             return "marked `HostOnly`"
-        case Kept():
+        case KeptNode():
             return "marked `Borrowed`"
-        case Reset(inner=inner):
+        case DerivedNode(inner=inner):
             return f"marked `Derived`: {why(inner)}"
-        case Cached(inner=inner):
+        case CachedNode(inner=inner):
             return f"a cached property: {why(inner)}"
-        case Shadowed():
+        case PropertyNode():
             return "computed: a property has its name"
-        case Choice(arms=arms):
+        case UnionNode(arms=arms):
             return "by value: " + "; or ".join(why(arm) for arm in arms)
-        case Items(kind=kind, item=item):
+        case SequenceNode(kind=kind, item=item):
             return f"{kind} of: {why(item)}"
-        case Entries(kind=kind, value=value):
+        case MappingNode(kind=kind, value=value):
             return f"{kind} to: {why(value)}"
-        case Fixed(items=items):
+        case TupleNode(items=items):
             return "tuple of: " + ", ".join(why(item) for item in items)
-        case Record(cls=cls) | Typed(cls=cls):
+        case NamedTupleNode(cls=cls) | TypedDictNode(cls=cls):
             return f"the members of `{cls.__name__}`"

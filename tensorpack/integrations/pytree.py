@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 from torch.utils import _pytree as pytree
 
 from tensorpack._plan.msgspec_structs import is_struct, setter_of
-from tensorpack._rules.nodes import Choice, Kept, Nested, Node, children, travels
+from tensorpack._rules.nodes import (
+    KeptNode,
+    Node,
+    PayloadNode,
+    UnionNode,
+    children,
+    travels,
+)
 from tensorpack._walk.build import Build
 from tensorpack._walk.values import payload_plan
 
@@ -113,7 +120,7 @@ def register_pytree(cls: type[T], /) -> type[T]:
 
 def _nested(node: Node) -> Iterator[type]:
     """Iterate the payload classes that a node names."""
-    if isinstance(node, Nested):
+    if isinstance(node, PayloadNode):
         yield node.cls
     for child in children(node):
         yield from _nested(child)
@@ -134,9 +141,9 @@ def _flatten(value: Any) -> tuple[list[Any], Frame]:
 
 def _is_kept(value: Any, node: Node) -> bool:
     """Tell whether a field has no child: nothing is there, or a union's host value."""
-    if not isinstance(node, Choice):
+    if not isinstance(node, UnionNode):
         return value is None
-    arms = (arm.types for arm in node.arms if isinstance(arm, Kept))
+    arms = (arm.types for arm in node.arms if isinstance(arm, KeptNode))
     return value is None or any(isinstance(value, types) for types in arms)
 
 
