@@ -59,9 +59,8 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the modules `shown_good` and `shown_bad` for one test."""
     (tmp_path / "shown_good.py").write_text(MODULE)
     (tmp_path / "shown_bad.py").write_text(BAD)
-    (tmp_path / "shown_lost.py").write_text("import no_such_dependency\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("shown_good", "shown_bad", "shown_lost"):
+    for name in ("shown_good", "shown_bad"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -111,8 +110,8 @@ def test_show_finds_a_class_inside_a_class(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("target", "text"),
     [
-        ("shown_good", "`shown_good`: names no class. Write `pkg.mod:Class`."),
-        (":Batch", "`:Batch`: names no class. Write `pkg.mod:Class`."),
+        ("shown_good", "`shown_good`: does not name a class. Write `pkg.mod:Class`."),
+        (":Batch", "`:Batch`: does not name a class. Write `pkg.mod:Class`."),
         (
             "shown_god:Batch",
             "`shown_god`: there is no module `shown_god`. " + ADVICE,
@@ -128,7 +127,8 @@ def test_show_finds_a_class_inside_a_class(capsys: pytest.CaptureFixture[str]) -
         ("sys:Batch", "`sys:Batch`: there is no `Batch`. The module has no payloads."),
         (
             "shown_good:SIZE",
-            "`shown_good:SIZE`: is no class but a value of type `int`. Name a class.",
+            "`shown_good:SIZE`: is not a class but a value of type `int`. "  # noqa: ISC004
+            "Name a class.",
         ),
         (
             "shown_good:Plain",
@@ -160,7 +160,7 @@ def test_show_asks_lazy_objects_nothing(
     assert [2, 2] == [main(["show", f"shown_lazy:{name}"]) for name in ("Bach", "lazy")]
     assert (
         "`shown_lazy:Bach`: there is no `Bach`. The module has no payloads.\n"
-        "`shown_lazy:lazy`: is no class but a value of type `Lazy`. Name a class.\n"
+        "`shown_lazy:lazy`: is not a class but a value of type `Lazy`. Name a class.\n"
     ) == capsys.readouterr().err
 
 
@@ -174,11 +174,36 @@ def test_show_prints_the_refusal_of_a_class(capsys: pytest.CaptureFixture[str]) 
     assert printed.startswith("`shown_bad:Broken`: refused.\n`Broken.callback`: ")
 
 
-@pytest.mark.usefixtures("shown")
-def test_show_keeps_the_traceback_of_a_module_with_another_fault() -> None:
-    """A dependency that is missing is no wrong spelling of the target."""
-    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
-        main(["show", "shown_lost:Batch"])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import no_such_thing", "it needs `no_such_thing`, which is not installed"),
+        ("import sys\nsys.exit(0)", "SystemExit: 0"),
+        (
+            "def broken(:",
+            "SyntaxError: invalid syntax (shown_fault.py, line 1)",
+        ),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+    ids=["missing", "exit", "syntax", "error"],
+)
+def test_show_names_why_a_module_cannot_be_imported(
+    text: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever its import ends with: one line and exit code 2, never silence."""
+    (tmp_path / "shown_fault.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    code = main(["show", "shown_fault:Batch"])
+
+    assert 2 == code
+    assert (
+        f"`shown_fault`: cannot be imported: {reason}.\n"
+    ) == capsys.readouterr().err
 
 
 def test_command_line_without_a_command_says_which_there_are() -> None:

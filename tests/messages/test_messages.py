@@ -553,8 +553,8 @@ LOST: list[tuple[Callable[[], object], str]] = [
     (
         lambda: define(Tensor, PlainBase),
         (
-            "`Batch.mask`: `Tensor` is annotated in `PlainBase` but is no field of "
-            "`Batch`, so its value would be lost. Decorate `PlainBase` with "
+            "`Batch.mask`: `Tensor` is annotated in `PlainBase` but is not a field "
+            "of `Batch`, so its value would be lost. Decorate `PlainBase` with "
             "`@attrs.define` or `@payload`. Or write `ClassVar[Tensor]` if it "
             "belongs to the class."
         ),
@@ -562,33 +562,31 @@ LOST: list[tuple[Callable[[], object], str]] = [
     (
         lambda: define(Tensor, DataBase),
         (
-            "`Batch.mask`: `Tensor` is annotated in `DataBase` but is no field of "
-            "`Batch`, so its value would be lost. Decorate `Batch` with "
-            "`@dataclasses.dataclass` under `@payload`. Or write `ClassVar[Tensor]` "
-            "if it belongs to the class."
+            "`Batch.mask`: `Tensor` is annotated in `DataBase` but is not a field "
+            "of `Batch`, so its value would be lost. Decorate `Batch` with "
+            "`@dataclasses.dataclass` under `@payload`. Or write `ClassVar[Tensor]`"
+            " if it belongs to the class."
         ),
     ),
     (
         lambda: define(Tensor, SlotBase),
         (
-            "`Batch.mask`: `mask` is a slot of `SlotBase` but no field, so its value "
-            "would be lost. Make it a field."
+            "`Batch.mask`: `mask` is a slot of `SlotBase` but not a field, so its "
+            "value would be lost. Make it a field."
         ),
     ),
     (
         lambda: payload(wrapped_getattr()),
         (
-            "`Lazily.found`: `found` is a slot of `Lazily` but no field, so its value "
-            "would be lost. Make it a field. Or, if it is a cached property, take the "
-            "wrapper off the `__getattr__` that attrs has made for it: write "
-            "`__getattr__` in the body of `Lazily`."
+            "`Lazily.found`: `found` is a slot of `Lazily` but not a field, so its "
+            "value would be lost. Make it a field."
         ),
     ),
     (
         lambda: define(Tensor, field=functools.cached_property(lambda _: ONE)),
         (
-            "`Batch.field`: `Tensor` is the type of a field, and a cached property has "
-            "its name, so nobody can tell which of them a twin keeps. Keep one of them."
+            "`Batch.field`: `Tensor` is the type of a field, and a cached property "
+            "has its name, so a copy could keep either. Keep one of them."
         ),
     ),
     (
@@ -601,13 +599,46 @@ LOST: list[tuple[Callable[[], object], str]] = [
         ),
     ),
     (
-        lambda: define(
-            dataclasses.InitVar[int], make=dataclasses.dataclass(init=False)
-        ),
+        lambda: define(dataclasses.InitVar[int]),
         (
             "`Batch.field`: `InitVar[int]` is given to `__init__` alone and kept "
             "nowhere, so it cannot travel. Make it a field, or compute from it "
             "before the class is made."
+        ),
+    ),
+    (
+        lambda: define(list[Tensor], field=[]),
+        (
+            "`Batch.field`: `field` has a `list` as its default, "
+            "which all instances would share. Write "
+            "`field: list[Tensor] = attrs.field(factory=list)`."
+        ),
+    ),
+    (
+        lambda: define(dict[str, int], field={"a": 1}),
+        (
+            "`Batch.field`: `field` has a `dict` as its default, "
+            "which all instances would share. Write "
+            "`field: dict[str, int] = attrs.field(factory=lambda: ...)`."
+        ),
+    ),
+    (
+        lambda: define(list[int], field=dataclasses.field(default_factory=list)),
+        (
+            "`Batch.field`: `field` has a default made by "
+            "`dataclasses.field`, which is not read here. Write `attrs.field`, whose "
+            "`default_factory` is called `factory`. Or write `@dataclasses.dataclass` "
+            "under `@payload`."
+        ),
+    ),
+    (
+        lambda: define(
+            Derived[Tensor], field=attrs.Factory(lambda self: self, takes_self=True)
+        ),
+        (
+            "`Batch.field`: `Derived[Tensor]` has a default that reads `self`, whose "
+            "leaves may still be on their way when it is computed. Compute it in a "
+            "cached property: `@functools.cached_property` over `def field(self)`."
         ),
     ),
     (
@@ -636,30 +667,31 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: payload(type("Batch", (), {"__init__": lambda self: None})),
         (
-            "`Batch`: it has an `__init__` of its own and no field, so nobody knows "
-            "what its instances hold. Annotate its attributes in the class: "
-            "`ids: Tensor`."
+            "`Batch`: it has its own `__init__` and no fields, so tensorpack cannot"
+            " tell what its instances hold. Annotate its attributes in the class "
+            "(`ids: Tensor`), or declare them: `payload(cls, fields={'ids': "
+            "Tensor})`."
         ),
     ),
     (
         lambda: define(Tensor, extra=ONE),
         (
-            "`Batch.extra`: `extra` is a `Tensor` of the class and no field, so it "
-            "would be neither moved nor recorded. Write `extra: Tensor = ...` for a "
-            "field. Or write `ClassVar[Tensor]` if it belongs to the class."
+            "`Batch.extra`: `extra` is a `Tensor` of the class and not a field, so "
+            "it would be neither moved nor recorded. Write `extra: Tensor = ...` "
+            "for a field. Or write `ClassVar[Tensor]` if it belongs to the class."
         ),
     ),
     (
         lambda: define(int, extra=Part(ONE)),
         (
-            "`Batch.extra`: `extra` is a `Part` of the class and no field, so it would "
-            "be neither moved nor recorded. Write `extra: Part = ...` for a field. Or "
-            "write `ClassVar[Part]` if it belongs to the class."
+            "`Batch.extra`: `extra` is a `Part` of the class and not a field, so it"
+            " would be neither moved nor recorded. Write `extra: Part = ...` for a "
+            "field. Or write `ClassVar[Part]` if it belongs to the class."
         ),
     ),
     (
         lambda: payload(3),  # type: ignore[call-overload]
-        "`3`: an instance of `int` is no class. Decorate a class.",
+        "`3`: expected a class, got an instance of `int`. Decorate a class.",
     ),
     (
         lambda: payload(Point),
@@ -692,15 +724,15 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: payload(torch.nn.Linear),
         (
-            "`Linear`: it is a module, whose parameters are in no field. Hold its "
-            "tensors in a class of their own."
+            "`Linear`: it is a module, whose parameters are not in fields. Hold its"
+            " tensors in a class of their own."
         ),
     ),
     (
         lambda: define(Tensor, dict),
         (
-            "`Batch`: it derives from `dict`, whose own content is in no field, so a "
-            "moved copy would lose it. Hold the `dict` in a field, or write a "
+            "`Batch`: it derives from `dict`, whose own content is not in a field, "
+            "so a moved copy would lose it. Hold the `dict` in a field, or write a "
             "`LifetimeAdapter[Batch]`."
         ),
     ),
@@ -718,14 +750,14 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: define(Tensor, keep="to"),
-        "`Batch`: `keep=` is one text, 'to'. Write `keep=('to',)`.",
+        "`Batch`: `keep=` is one string, 'to'. Write `keep=('to',)`.",
     ),
     (
         lambda: define(Tensor, keep=("to_device", "size"), size=1),
         (
-            "`Batch`: `keep=` names `to_device`, `size`, which the class body does not "
-            "define or `@payload` does not generate. Take `to_device`, `size` out of "
-            "`keep=`."
+            "`Batch`: `keep=` names `to_device`, `size`, which the class body does "
+            "not define or `@payload` does not generate. Remove `to_device`, `size`"
+            " from `keep=`."
         ),
     ),
     (
@@ -738,6 +770,14 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
         ),
     ),
     (
+        lambda: define(Tensor, __post_init__=lambda self: None),
+        (
+            "`Batch`: it has a `__post_init__`, which only `dataclasses` calls. Rename "
+            "it to `__attrs_post_init__`, or write `@dataclasses.dataclass` under "
+            "`@payload`."
+        ),
+    ),
+    (
         lambda: payload(Speaker),
         (
             "`Speaker`: it is a protocol, which has no instances. Decorate the classes "
@@ -747,15 +787,16 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: payload(type("Batch", (), {"__msgspec_cached_hash__": None})),
         (
-            "`Batch`: it is a msgspec struct that caches its hash, which a moved copy "
-            "would keep. Take `cache_hash=True` out."
+            "`Batch`: it caches its hash, which a moved copy would keep. Remove "
+            "`cache_hash=True`."
         ),
     ),
     (
         lambda: payload(frozen=True)(attrs.make_class("Batch", {})),
         (
-            "`Batch`: attrs, `dataclasses` or msgspec has made it already, so `frozen` "
-            "cannot apply. Give the options to the decorator that makes the class."
+            "`Batch`: attrs, `dataclasses` or msgspec has made it already, so "
+            "`frozen` cannot apply. Pass the options to the decorator that makes "
+            "the class."
         ),
     ),
     (
@@ -773,7 +814,7 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
         lambda: payload(
             attrs.make_class("Batch", {"\ufb01eld": attrs.field(type=Tensor)})
         ),
-        "`Batch`: the field name '\ufb01eld' is no identifier. Rename the field.",
+        "`Batch`: the field name 'ﬁeld' is not an identifier. Rename the field.",
     ),
     (
         lambda: payload(

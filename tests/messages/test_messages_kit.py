@@ -1,6 +1,5 @@
 """Every message of the testing kit and of the commands in full."""
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -283,19 +282,41 @@ def test_hazard(kind: str) -> None:
 
 COMMANDS: list[tuple[list[str], str]] = [
     (
-        ["stubs", "json", "-o", "stubs"],
-        "`json`: holds no payload. Name a module that does.",
+        ["show", "spoken"],
+        "`spoken`: does not name a class. Write `pkg.mod:Class`.",
     ),
     (
-        ["stubs", "no_such_module", "-o", "stubs"],
+        ["show", "no_such_module:Batch"],
         (
             "`no_such_module`: there is no module `no_such_module`. Check the "
             "spelling, and run from the folder that holds it or install its package."
         ),
     ),
     (
-        ["stubs", "spoken", "-o", "stubs"],
-        "`stubs` needs mypy, whose generator it completes. `pip install mypy`.",
+        ["show", "spoken:Bach"],
+        "`spoken:Bach`: there is no `Bach`. Its payloads: `spoken:Batch`.",
+    ),
+    (
+        ["show", "spoken:payload"],
+        (
+            "`spoken:payload`: is not a class but a value of type `function`. Name a "
+            "class."
+        ),
+    ),
+    (
+        ["show", "spoken:Plain"],
+        "`spoken:Plain`: is not a payload. Decorate it with `@payload`.",
+    ),
+    (
+        ["show", "leaving:Batch"],
+        "`leaving`: cannot be imported: SystemExit: 0.",
+    ),
+    (
+        ["show", "needing:Batch"],
+        (
+            "`needing`: cannot be imported: it needs `no_such_module`, which is not "
+            "installed."
+        ),
     ),
 ]
 
@@ -310,14 +331,10 @@ def test_wrong_target_of_a_command(
 ) -> None:
     """One sentence, and exit code 2."""
     source = "from tensorpack import payload\n\n@payload\nclass Batch:\n    size: int\n"
-    (tmp_path / "spoken.py").write_text(source)
+    (tmp_path / "spoken.py").write_text(f"{source}\nclass Plain: ...\n")
+    (tmp_path / "leaving.py").write_text("import sys\n\nsys.exit(0)\n")
+    (tmp_path / "needing.py").write_text("import no_such_module\n")
     monkeypatch.syspath_prepend(tmp_path)
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name: None if name == "mypy" else found(name),
-    )
 
     assert 2 == main(arguments)
     assert f"{text}\n" == capsys.readouterr().err

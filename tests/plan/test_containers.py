@@ -319,12 +319,12 @@ class TestOtherClasses:
 
     @pytest.mark.parametrize("cls", [OwnDict, OwnList, Output], ids=str)
     def test_refused_as_a_payload(self, cls: type) -> None:
-        """Its own content is in no field, so a twin would lose it.
+        """Its own content is not in a field, so a copy would lose it.
 
         It was accepted, and its first move failed in `object.__new__`.
         """
         decorated = type("Own", (cls,), {"__annotations__": {"a": Tensor}})
-        with pytest.raises(DefinitionError, match="own content is in no field"):
+        with pytest.raises(DefinitionError, match="own content is not in a field"):
             payload(decorated)
 
     def test_content_beside_the_items_raises(self) -> None:
@@ -374,8 +374,8 @@ NEVER_PAYLOADS: dict[str, tuple[Callable[[], Any], str]] = {
     "tensor": (lambda: type("T", (Tensor,), {}), "tensor"),
     "module": (lambda: type("M", (torch.nn.Module,), {}), "module"),
     "exception": (lambda: type("E", (ValueError,), {}), "ValueError"),
-    "function": (lambda: one, "no class"),
-    "instance": (lambda: 3, "no class"),
+    "function": (lambda: one, "expected a class"),
+    "instance": (lambda: 3, "expected a class"),
 }
 
 

@@ -20,6 +20,7 @@ from tensorpack import (
     LifetimeError,
     Payload,
     UndecoratedError,
+    clone,
     payload,
     tensors,
 )
@@ -589,17 +590,35 @@ class TestMaking:
 
         assert ["a"] == keys(twin(Child(one())))
 
-    def test_init_var_is_refused(self) -> None:
-        """What is given to `__init__` alone is kept nowhere."""
-        with pytest.raises(LifetimeError) as caught:
+    @pytest.mark.parametrize("where", ["own", "base", "foreign", "by name"])
+    def test_init_var_is_not_kept(self, where: str) -> None:
+        """A copy needs no `__init__`, so what only that takes is no matter."""
 
-            @payload
-            @dataclasses.dataclass
-            class Batch:
-                a: Tensor
-                scale: dataclasses.InitVar[int] = 1
+        @dataclasses.dataclass
+        class Base:
+            a: Tensor
+            scale: dataclasses.InitVar[int] = 1
 
-        assert "InitVar[int]" == caught.value.refusals[0].culprit
+            def __post_init__(self, scale: int) -> None:
+                self.a = self.a * scale
+
+        @dataclasses.dataclass
+        class Child(Base):
+            b: int = 0
+
+        @dataclasses.dataclass
+        class Named:
+            a: Tensor
+            scale: "dataclasses.InitVar[int]" = 1
+
+        cls: Any = {"own": Base, "base": Child, "foreign": Base, "by name": Named}
+        made: Any = payload(cls[where])
+
+        batch = made(torch.ones(2), scale=2)
+
+        assert ("a",) == made.payload_keys()
+        assert batch.to_device("meta").a.is_meta
+        assert torch.equal(batch.a, clone(batch).a)
 
     def test_methods_with_super_and_class_cells(self) -> None:
         """A slotted class is made anew; methods that know their class still do."""

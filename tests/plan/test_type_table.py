@@ -188,17 +188,12 @@ class TestRow3Derived:
         assert batch.to_device(META).field is None
 
     def test_default_may_be_made(self) -> None:
-        """Every twin gets a new default from the factory, which may take the twin."""
+        """Every copy gets a new default from the factory."""
 
         @payload
         class Batch(Payload):
             ids: Tensor
             table: Derived[dict[str, Tensor]] = attrs.field(factory=dict)
-            where: Derived[str] = attrs.field(
-                default=attrs.Factory(
-                    lambda self: self.ids.device.type, takes_self=True
-                )
-            )
 
         @payload
         @dataclasses.dataclass
@@ -208,7 +203,7 @@ class TestRow3Derived:
 
         twin = Batch(ONE, {"a": ONE}).to_device(META)
 
-        assert ({}, "meta") == (twin.table, twin.where)
+        assert {} == twin.table
         assert {} == Data(ONE, {"a": ONE}).to_device(META).table
 
     def test_wrong(self) -> None:
@@ -691,9 +686,8 @@ class TestRow12Refused:
         assert refusal.remedies
 
     def test_init_var(self) -> None:
-        """A value that is given to `__init__` alone is kept nowhere."""
+        """To attrs it is a field like any other, of a type that has no values."""
 
-        @dataclasses.dataclass
         class Batch:
             ids: Tensor
             extra: dataclasses.InitVar[int] = 3

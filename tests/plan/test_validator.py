@@ -215,7 +215,7 @@ class TestLostStorage:
         (refusal,) = refusals_of(Batch)
 
         assert "mask" == refusal.field
-        assert "is annotated in `Base` but is no field of `" in refusal.reason
+        assert "is annotated in `Base` but is not a field of `" in refusal.reason
 
     def test_dataclass_base_under_attrs(self) -> None:
         """`attrs.define` over a dataclass loses the base's fields in silence."""
