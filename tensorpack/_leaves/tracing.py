@@ -21,17 +21,17 @@ def let_trace_init(cls: type) -> None:
 
     Where the class is frozen or has converters or hooks, attrs sets the fields by
     `object.__setattr__.__get__(self)`, which is not traced. The names of the function
-    are its own, so another name for it changes no other class.
+    are its own, so another name for it changes no other class. Tracing must not look
+    them up, `NOTHING` included, in the module that `__name__` says.
     """
     init = vars(cls).get("__init__")
     code = getattr(init, "__code__", None)
     if code is None or not code.co_filename.startswith("<attrs generated"):
         return
     names = init.__globals__  # type: ignore[union-attr]  # it has code, so it has names
+    names.pop("__name__", None)
     if names.get(_NAME) == _bind:
         names[_NAME] = _bound_setter
-        # Tracing would look the name up in the module that this names.
-        names.pop("__name__", None)
 
 
 def _bound_setter(instance: object) -> Callable[[str, Any], None]:
