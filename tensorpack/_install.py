@@ -47,9 +47,11 @@ if sys.version_info < (3, 12):
         made.attrname = name
         return made
 
-    copyreg.pickle(  # type: ignore[call-overload]  # typed for classes without `Any`
-        functools.cached_property, lambda p: (_again, (p.func, p.attrname))
-    )
+    def _parts(cached: Any) -> tuple[Any, tuple[object, str]]:
+        """Return what makes a cached property again."""
+        return _again, (cached.func, cached.attrname)
+
+    copyreg.pickle(functools.cached_property, _parts)
 
 
 def methods_of(

@@ -202,15 +202,17 @@ def _dataclass_default(
     field: "dataclasses.Field[Any]",
 ) -> Callable[[object], object] | None:
     """Return what makes a field's default."""
-    # By class: a class that was sent by value has a `MISSING` of its own.
-    missing = type(dataclasses.MISSING)
-    if not isinstance(field.default, missing):
-        default = field.default
+    default, factory = field.default, field.default_factory
+    if not _is_missing(default):
         return lambda _: default
-    if not isinstance(field.default_factory, missing):
-        factory = field.default_factory
+    if not _is_missing(factory):
         return lambda _: factory()
     return None
+
+
+def _is_missing(default: object) -> bool:
+    """Return whether a default is none: a class sent by value has its own `MISSING`."""
+    return type(default) is type(dataclasses.MISSING)
 
 
 def _struct_base(cls: type) -> type | None:

@@ -98,8 +98,8 @@ def _fields_in(cls: type, annotated: bool | None) -> dict[str, Any] | None:
     Either each annotation is a field, or each `attrs.field` is. If it is not said
     which, and some `attrs.field` has no annotation, it is the latter.
     """
-    marked = {n: v for n, v in vars(cls).items() if type(v) is _MARKER}
-    written = {
+    marked: dict[str, Any] = {n: v for n, v in vars(cls).items() if type(v) is _MARKER}
+    written: dict[str, Any] = {
         name: vars(cls).get(name, attrs.NOTHING)
         for name, annotation in own_annotations(cls).items()
         if not is_class_variable(annotation)
