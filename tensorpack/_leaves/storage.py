@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensorpack.errors import LeafError
 
-__all__ = ["as_stored", "inner_tensors", "owned_tensors"]
+__all__ = ["as_stored", "inner_tensors", "is_plain_class", "owned_tensors"]
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -96,9 +96,21 @@ def _check_open(key: str, leaf: Tensor) -> None:
         raise _closed(key, leaf, "holds tensors beside its own memory")
 
 
+_PLAIN = "__tensorpack_plain__"
+"""Marks a class, such as the test kit's, whose tensors are used as plain ones are."""
+
+
+def is_plain_class(cls: type) -> bool:
+    """Return whether tensors of a class are their bytes and nothing else.
+
+    The mark counts in the class that has it, and not in classes derived from it.
+    """
+    return cls is Tensor or _PLAIN in cls.__dict__
+
+
 def _is_fake(cls: type) -> bool:
-    """Tell whether a tensor only stands for one: torch's fakes, the test kit's."""
-    return any(base.__name__ in ("FakeTensor", "DeviceTensor") for base in cls.__mro__)
+    """Return whether a tensor only stands for one: torch's fakes, the test kit's."""
+    return hasattr(cls, _PLAIN) or any(b.__name__ == "FakeTensor" for b in cls.__mro__)
 
 
 def _has_storage(leaf: Tensor) -> bool:

@@ -13,12 +13,12 @@ from tensorpack._rules.markers import Marker
 from tensorpack._walk.values import a_class, is_payload, payload_plan
 from tensorpack._walk.walk import walk
 from tensorpack.errors import TensorpackError
-from tensorpack.testing._equality import same_numbers
+from tensorpack.testing._equality import same_numbers, shape_of
 from tensorpack.testing._example import example
 from tensorpack.testing._log import is_under
 from tensorpack.testing._oracle import Found, Search
+from tensorpack.testing._recorded_streams import RecordedStream
 from tensorpack.testing._recording import recorded_world
-from tensorpack.testing._streams import RecordedStream
 from tensorpack.testing._twin import device_twin
 
 __all__ = ["assert_covers", "assert_honest", "assert_moves"]
@@ -265,8 +265,8 @@ def _is_on(tensor: Tensor, device: torch.device) -> bool:
 
 def _is_same(old: Tensor, new: Tensor) -> bool:
     """Tell whether a tensor is another one's twin."""
-    alike = old.dtype is new.dtype and old.shape == new.shape
-    return alike and same_numbers(old, new)
+    alike = old.dtype is new.dtype and old.layout is new.layout
+    return alike and shape_of(old) == shape_of(new) and same_numbers(old, new)
 
 
 def assert_honest(payload: object, /) -> None:

@@ -25,8 +25,13 @@ from tensorpack._plan.structs import (
 )
 from tensorpack._rules.markers import Marker
 from tensorpack.testing._arguments import Argument, arguments_of, concrete, written_by
+from tensorpack.testing._example_values import (
+    MAKERS,
+    CannotError,
+    Values,
+    container_kind,
+)
 from tensorpack.testing._oracle import Search
-from tensorpack.testing._values import MAKERS, CannotError, Values, container_kind
 
 __all__ = ["example"]
 

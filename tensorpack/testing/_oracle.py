@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tensorpack.testing._marked import Marks, marks_of
 
-__all__ = ["Found", "Search", "children", "reachable"]
+__all__ = ["Found", "Search", "children", "is_array", "reachable"]
 
 
 @attrs.frozen
@@ -148,13 +148,16 @@ def _items(value: Any) -> Iterator[tuple[str, object]]:
         yield from zip((f".{n}" for n in names._fields), value, strict=True)
     elif isinstance(value, (list, tuple, deque, AbstractSet)):
         yield from ((f"[{index}]", item) for index, item in enumerate(value))
-    elif type(value).__module__ == "numpy" and _holds_objects(value):
+    elif is_array(value) and value.dtype.hasobject:
         yield from ((f".flat[{i}]", v) for i, v in enumerate(value.ravel().tolist()))
 
 
-def _holds_objects(array: Any) -> bool:
-    """Tell whether an object of numpy's is an array of objects."""
-    return bool(getattr(getattr(array, "dtype", None), "hasobject", False))
+def is_array(value: object) -> bool:
+    """Return whether a value is an array of numpy, or of a class derived from it."""
+    return any(
+        base.__module__ == "numpy" and base.__name__ == "ndarray"
+        for base in type(value).__mro__
+    )
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, object]]:

@@ -1,5 +1,6 @@
 """The recorded machine: its memory, the current streams of its threads, its calls."""
 
+import functools
 import itertools
 import threading
 import weakref
@@ -16,13 +17,13 @@ from tensorpack._leaves.storage import inner_tensors
 from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._calls import Call
 from tensorpack.testing._device import Block, DeviceTensor
-from tensorpack.testing._functions import Functions
+from tensorpack.testing._devices import CUDA
+from tensorpack.testing._graphs import RecordedGraph
 from tensorpack.testing._log import Log
+from tensorpack.testing._memory import Memory
+from tensorpack.testing._torch_functions import Functions
 
 __all__ = ["World", "activated", "active"]
-
-CUDA = 1
-"""torch's number for the device type of CUDA streams."""
 
 
 class World:
@@ -31,12 +32,16 @@ class World:
     Attributes:
         log: what its streams were given to do.
         real: whether it is the machine's own accelerator, watched only.
+        memory: how much of its memory is in use.
+        graphs: the graph that each stream is being captured into.
     """
 
     def __init__(self, *, real: bool) -> None:
         self.real = real
         self.log = Log(self.storages)
         self.functions = Functions(self.call)
+        self.memory = Memory()
+        self.graphs: dict[StreamId, RecordedGraph] = {}
         self._storage_numbers = itertools.count()
         self._stream_ids = itertools.count(1)
         self._blocks: weakref.WeakValueDictionary[int, Block] = (
@@ -76,6 +81,11 @@ class World:
         """Make the stream the current one that was before."""
         self._entered.pop()
 
+    @property
+    def capturing(self) -> set[StreamId]:
+        """The streams that are being captured, or say so."""
+        return self.log.capturing_ids | self.graphs.keys()
+
     # Memory.
 
     def on_device(self, tensor: object) -> bool:
@@ -114,11 +124,15 @@ class World:
             number = next(self._storage_numbers)
             stream = self.current(device)
             self.log.allocated[number] = stream
-            block = Block(number, device, storage, stream, self._freed)
+            count = storage.nbytes()
+            freed = functools.partial(self._freed, stream, number, count)
+            block = Block(number, device, storage, stream, freed)
             self._blocks[storage._cdata] = block
+            self.memory.add(count)
         return DeviceTensor(numbers, block, self, parts)
 
-    def _freed(self, stream: StreamId, number: int) -> None:
+    def _freed(self, stream: StreamId, number: int, count: int) -> None:
+        self.memory.add(-count)
         self.log.add("free", stream, number)
 
     # Calls.
@@ -171,7 +185,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 def _has_own_dispatch(cls: Any) -> bool:
     """Tell whether a class of tensors takes its operators apart itself."""
     disabled = torch._C._disabled_torch_dispatch_impl
-    return cls is not DeviceTensor and cls.__torch_dispatch__ is not disabled
+    own = cls.__torch_dispatch__ is not disabled
+    return own and not issubclass(cls, DeviceTensor)
 
 
 real_current_stream = torch.accelerator.current_stream

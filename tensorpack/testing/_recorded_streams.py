@@ -6,9 +6,16 @@ import torch
 
 from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._clocks import Mark
-from tensorpack.testing._world import CUDA, World, active
+from tensorpack.testing._devices import CUDA
+from tensorpack.testing._world import World, active
 
-__all__ = ["RecordedCudaEvent", "RecordedEvent", "RecordedStream", "stream_of"]
+__all__ = [
+    "RecordedCudaEvent",
+    "RecordedEvent",
+    "RecordedExternalStream",
+    "RecordedStream",
+    "stream_of",
+]
 
 
 def _world() -> World:
@@ -20,9 +27,10 @@ def _world() -> World:
 
 
 class RecordedStream(torch.Stream):
-    """A stream of the recorded machine; stands for `torch.Stream` there."""
+    """A stream of the recorded machine; takes the place of `torch.Stream` there."""
 
     _world: World
+    _priority: int
 
     def __new__(
         cls,
@@ -40,12 +48,23 @@ class RecordedStream(torch.Stream):
             new = ids or {"stream_id": world.new_stream_id(), **new}
             self = super().__new__(cls, **new)
         self._world = world
+        self._priority = priority
         return self
 
     @property
     def cuda_stream(self) -> int:
-        """Give a number for the stream, as torch does."""
+        """The number of the stream, which `ExternalStream` takes."""
         return self.stream_id
+
+    @property
+    def priority(self) -> int:
+        """The priority that it was created with; a lower number goes first."""
+        return self._priority
+
+    @classmethod
+    def priority_range(cls) -> tuple[int, int]:
+        """Return the least and the greatest priority."""
+        return (0, -5)
 
     def record_event(self, event: Any = None) -> Any:
         """Record an event, a new one if none is given."""
@@ -91,6 +110,17 @@ class RecordedStream(torch.Stream):
             self._world.leave()
 
 
+class RecordedExternalStream(RecordedStream):
+    """The stream with a number; takes the place of `torch.cuda.ExternalStream`."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **_: Any) -> Self:
+        """Return an object for the stream whose `cuda_stream` is given."""
+        index = _cuda(device).index or 0
+        return super().__new__(
+            cls, device_type=CUDA, device_index=index, stream_id=stream_ptr
+        )
+
+
 class RecordedEvent(torch.Event):
     """An event of the recorded machine; stands for `torch.Event` there."""
 
@@ -121,14 +151,26 @@ class RecordedEvent(torch.Event):
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Let a stream, or the current one, wait; the host goes on."""
         found = self._world.current() if stream is None else stream_id(stream)
-        capturing = self._world.log.capturing_ids
+        capturing = self._world.capturing
         if found in capturing and self._mark and self._stream not in capturing:
             msg = "CUDA error: dependency created on uncaptured work in another stream"
             raise RuntimeError(msg)
         if self._mark is not None:
+            self._join_capture(found)
             self._world.log.add_wait(found, self._number, self._mark)
         if self._world.real:
             super().wait(stream)
+
+    def _join_capture(self, stream: StreamId) -> None:
+        """Let a stream that waits for a captured one be captured with it."""
+        graphs = self._world.graphs
+        if self._stream in graphs:
+            graphs.setdefault(stream, graphs[self._stream])
+
+    @property
+    def cuda_event(self) -> int:
+        """A number for the event."""
+        return id(self)
 
     def query(self) -> bool:
         """Tell whether what it marks is done."""
