@@ -15,7 +15,13 @@ from torch import Tensor
 
 from tensorpack.errors import LeafError
 
-__all__ = ["as_stored", "inner_tensors", "is_plain_class", "owned_tensors"]
+__all__ = [
+    "PLAIN_MARK",
+    "as_stored",
+    "inner_tensors",
+    "is_plain_tensor",
+    "owned_tensors",
+]
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -96,21 +102,20 @@ def _check_open(key: str, leaf: Tensor) -> None:
         raise _closed(key, leaf, "holds tensors beside its own memory")
 
 
-_PLAIN = "__tensorpack_plain__"
-"""Marks a class, such as the test kit's, whose tensors are used as plain ones are."""
+PLAIN_MARK = "__tensorpack_plain_tensor__"
+"""Marks a subclass of `Tensor` whose values are their numbers and nothing else."""
 
 
-def is_plain_class(cls: type) -> bool:
-    """Return whether tensors of a class are their bytes and nothing else.
-
-    The mark counts in the class that has it, and not in classes derived from it.
-    """
-    return cls is Tensor or _PLAIN in cls.__dict__
+def is_plain_tensor(cls: type) -> bool:
+    """Return whether values of a class are their numbers and nothing else."""
+    return cls is Tensor or PLAIN_MARK in cls.__dict__
 
 
 def _is_fake(cls: type) -> bool:
     """Return whether a tensor only stands for one: torch's fakes, the test kit's."""
-    return hasattr(cls, _PLAIN) or any(b.__name__ == "FakeTensor" for b in cls.__mro__)
+    return hasattr(cls, PLAIN_MARK) or any(
+        b.__name__ == "FakeTensor" for b in cls.__mro__
+    )
 
 
 def _has_storage(leaf: Tensor) -> bool:

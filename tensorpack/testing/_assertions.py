@@ -218,7 +218,9 @@ def _fate(found: Found, twin: Found | None, device: torch.device) -> str:
         return ""
     if twin is None:
         return "loses {}"
-    if not _is_on(twin.tensor, device):
+    if found.on_host and twin.tensor.device.type != "cpu":
+        return "moves {}, which its adapter keeps on the host"
+    if not found.on_host and not _is_on(twin.tensor, device):
         return "leaves {} where it was"
     return "" if _is_same(found.tensor, twin.tensor) else "alters {}"
 
@@ -246,7 +248,8 @@ def _unlike_a_payload(
 
 def _stays(found: Found) -> bool:
     """Tell whether a tensor stays where it is, or may, or is reset."""
-    return any(found.marks.may(m) for m in (*_STAYING, Marker.DERIVED))
+    marked = any(found.marks.may(m) for m in (*_STAYING, Marker.DERIVED))
+    return marked or found.on_host
 
 
 def _is_one(found: Found, old: Collection[Found], new: Mapping[str, Found]) -> bool:
@@ -295,6 +298,8 @@ def assert_honest(payload: object, /) -> None:
     hidden, misplaced = [], []
     for found in Search(payload).found:
         if id(found.tensor) in known or found.marks.may(Marker.BORROWED):
+            continue
+        if found.on_host and found.tensor.device.type == "cpu":
             continue
         if not found.marks.may(Marker.HOST_ONLY):
             hidden.append(found.key)

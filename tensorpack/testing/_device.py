@@ -82,7 +82,7 @@ class DeviceTensor(Tensor):
     world: Any
     parts: Sequence["DeviceTensor"]
 
-    __tensorpack_plain__ = True
+    __tensorpack_plain_tensor__ = True  # moved and packed as a `Tensor` is
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch does
 
     def __new__(

@@ -3,7 +3,8 @@
 It knows nothing of payloads, plans and generated code. It looks where values can be:
 in containers, in instance dictionaries, in slots, and, for objects that have none of
 these, where the garbage collector looks. What code captures (closures, bound methods)
-is not owned by the object and not looked into; the arguments of a `partial` are.
+is not owned by the object and not looked into; the arguments of a `partial` are. Of an
+adapter it believes what `host` declares, and not what `leaves` lists.
 """
 
 import enum
@@ -17,6 +18,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from tensorpack._leaves.adapters import adapter_of
 from tensorpack.testing._marked import Marks, marks_of
 
 __all__ = ["Found", "Search", "children", "is_array", "reachable"]
@@ -30,11 +32,13 @@ class Found:
         key: its address, spelled as payloads spell the keys of their leaves.
         tensor: the tensor.
         marks: the markers on the fields on the way.
+        on_host: whether an adapter says that the tensor stays on the host.
     """
 
     key: str
     tensor: Tensor
     marks: Marks
+    on_host: bool = False
 
 
 def reachable(value: object, /) -> Iterator[tuple[str, Tensor]]:
@@ -65,6 +69,7 @@ class Search:
         self.seen: dict[int, object] = {}
         self._above: dict[int, set[int]] = {}
         self._marks: dict[type, dict[str, Marks]] = {}
+        self._on_host: set[int] = set()
         self._visit(value)
 
     def _visit(self, root: object) -> None:
@@ -74,10 +79,14 @@ class Search:
             value, key, marks, above = rest.pop()
             self._above.setdefault(id(value), set()).add(above)
             if isinstance(value, Tensor):
-                self.found.append(Found(key, value, marks))
+                on_host = id(value) in self._on_host
+                self.found.append(Found(key, value, marks, on_host))
             if id(value) in self.seen:
                 continue
             self.seen[id(value)] = value
+            adapter = None if isinstance(value, Tensor) else adapter_of(type(value))
+            if adapter is not None:
+                self._on_host.update(map(id, adapter.host(value)))
             inner = list(children(value))
             of_class = self._marks_of(type(value)) if inner else {}
             for part, child in reversed(inner):

@@ -25,7 +25,7 @@ def device_twin(payload: T, /, *, ignore: Collection[str] = ()) -> T:
 
     The tensors are found by the oracle and put in place without any method of the
     class, so a leaf that a hand-written `to_device` forgets is on the device here.
-    Tensors under `HostOnly` fields stay. What leads to no tensor is the same object.
+    Tensors under `HostOnly` fields stay, and those that an adapter's `host` lists. What leads to no tensor is the same object.
     The twin's tensors say `is_cuda`, have their numbers, and want no gradient.
 
     Args:
@@ -44,8 +44,9 @@ def device_twin(payload: T, /, *, ignore: Collection[str] = ()) -> T:
 
     def claim(found: Found) -> Tensor | None:
         there = found.tensor.is_cuda or found.tensor.is_meta
-        stays = found.marks.may(Marker.HOST_ONLY) or is_under(found.key, ignore)
-        return None if there or stays else on_device(world, found.tensor)
+        stays = found.on_host or found.marks.may(Marker.HOST_ONLY)
+        ignored = is_under(found.key, ignore)
+        return None if there or stays or ignored else on_device(world, found.tensor)
 
     twin = replaced(payload, claim)
     list(world.log.owned(twin))  # tells the log the keys

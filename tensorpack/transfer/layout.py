@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from tensorpack._leaves.storage import is_plain_class
+from tensorpack._leaves.storage import is_plain_tensor
 
 __all__ = [
     "ALIGNMENT",
@@ -121,7 +121,7 @@ def is_plain(leaf: Any) -> bool:
     or backward, or stands for another tensor in a transform, only torch can copy.
     """
     return (
-        is_plain_class(type(leaf))
+        is_plain_tensor(type(leaf))
         and not (leaf.is_nested or leaf.requires_grad or leaf.is_quantized)
         and leaf.layout is torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(leaf)
