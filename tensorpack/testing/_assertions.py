@@ -12,9 +12,9 @@ from tensorpack._functions import to_device
 from tensorpack._rules.markers import Marker
 from tensorpack._walk.values import a_class, is_payload, payload_plan
 from tensorpack._walk.walk import walk
-from tensorpack.errors import TensorpackError
+from tensorpack.errors import LeafError, TensorpackError
 from tensorpack.testing._equality import same_numbers, shape_of
-from tensorpack.testing._example import example
+from tensorpack.testing._example import examples
 from tensorpack.testing._log import is_under
 from tensorpack.testing._oracle import Found, Search
 from tensorpack.testing._recorded_streams import RecordedStream
@@ -30,10 +30,11 @@ def assert_covers(
     """Fail unless a class moves and records every tensor that its instances reach.
 
     It is meant for generated and hand-written methods alike. The tensors are found by
-    the oracle. The class's own `record_stream` must record each that is on a device,
-    and its `to_device`, `to` and `pin_memory` must bring each along; what the class
-    does not have at all is left out, if it records or moves. `HostOnly` and `Borrowed`
-    fields are held to their promises too.
+    the oracle. Of a class, examples are made that hold each arm of each union, and two
+    items in each container. The class's own `record_stream` must record each that is
+    on a device, and its `to_device`, `to` and `pin_memory` must bring each along; what
+    the class does not have at all is left out, if it records or moves. `HostOnly` and
+    `Borrowed` fields are held to their promises too.
 
     Args:
         subject: a class, of which an example is made, or an instance on the host.
@@ -42,7 +43,8 @@ def assert_covers(
             tell; the other fields are filled as `example` fills them.
 
     Raises:
-        AssertionError: something is left out; the error names the key of each.
+        AssertionError: something is left out, or a field could not be filled; the error
+            names the key of each.
         TypeError: no example can be made of the class, or `values` are given beside
             an instance.
 
@@ -65,8 +67,9 @@ def assert_covers(
     AssertionError: `Drifted.record_stream` leaves out `mask`.
     """
     __tracebackhide__ = True
+    unfilled: list[str] = []
     if isinstance(subject, type):
-        value: Any = example(subject, **values)
+        subjects = list(examples(subject, values, unfilled))
     elif values:
         msg = (
             f"`assert_covers` was given {_listed(values)} beside "
@@ -74,7 +77,15 @@ def assert_covers(
         )
         raise TypeError(msg)
     else:
-        value = subject
+        subjects = [subject]
+    found = [problem for value in subjects for problem in _uncovered(value, ignore)]
+    found += unfilled
+    if found:
+        raise AssertionError("\n".join(dict.fromkeys(found)))
+
+
+def _uncovered(value: Any, ignore: Collection[str]) -> list[str]:
+    """Say what the methods of an object leave out."""
     cls = type(value)
     moves = [name for name in ("to_device", "to") if _moves(cls, name)]
     problems: list[str] = []
@@ -87,10 +98,19 @@ def assert_covers(
             moved = getattr(value, name)("cuda:0")
             problems += _unmoved(value, moved, torch.device("cuda:0"), ignore, name)
         if moves and callable(getattr(cls, "pin_memory", None)):
-            host = torch.device("cpu")
-            problems += _unmoved(value, value.pin_memory(), host, ignore, "pin_memory")
-    if problems:
-        raise AssertionError("\n".join(problems))
+            problems += _unpinned(value, ignore)
+    return problems
+
+
+def _unpinned(value: Any, ignore: Collection[str]) -> Iterator[str]:
+    """Say what `pin_memory` leaves out; a leaf that cannot be pinned says so itself."""
+    try:
+        pinned = value.pin_memory()
+    except LeafError as error:
+        if "has no method `pin_memory`" not in error.problem:
+            raise
+        return
+    yield from _unmoved(value, pinned, torch.device("cpu"), ignore, "pin_memory")
 
 
 def _moves(cls: type, name: str) -> bool:
@@ -120,6 +140,9 @@ def _unrecorded(value: Any, ignore: Collection[str]) -> Iterator[str]:
         twin.record_stream(stream)
         name = f"{type(value).__qualname__}.record_stream"
         missing = world.log.missing(twin, stream, ignore=ignore)
+        stuck = _on_host_still(value, twin)
+        if stuck:
+            yield f"`{_name(value)}` cannot be put on a device: {_listed(stuck)} stay."
         if missing:
             yield f"`{name}` leaves out {_listed(missing)}."
         recorded = {e.storage for e in world.log.raw[before:] if e.call == "record"}
@@ -132,6 +155,22 @@ def _unrecorded(value: Any, ignore: Collection[str]) -> Iterator[str]:
         ]
         if strangers:
             yield f"`{name}` records {_listed(strangers)}, which is borrowed."
+
+
+def _on_host_still(value: object, twin: object) -> list[str]:
+    """List the tensors of an object that its twin should have on the device."""
+    there = {f.key: f.tensor for f in Search(twin).found}
+    found = Search(value).found
+    staying = {
+        id(f.tensor) for f in found if f.on_host or f.marks.may(Marker.HOST_ONLY)
+    }
+    return [
+        f.key
+        for f in found
+        if there.get(f.key) is f.tensor
+        and f.tensor.device.type == "cpu"
+        and id(f.tensor) not in staying
+    ]
 
 
 def assert_moves(

@@ -21,7 +21,7 @@ from torch import Tensor
 from tensorpack._leaves.adapters import adapter_of
 from tensorpack.testing._marked import Marks, marks_of
 
-__all__ = ["Found", "Search", "children", "is_array", "reachable"]
+__all__ = ["Found", "Search", "attributes", "children", "is_array", "reachable"]
 
 
 @attrs.frozen
@@ -134,7 +134,7 @@ def children(value: Any) -> Iterator[tuple[str, object]]:
     if type(value) in _ATOMS or isinstance(value, (*_ENDS, Tensor)):
         return
     inside = list(_items(value))
-    inside += _attributes(value)
+    inside += attributes(value)
     if not inside and gc.is_tracked(value) and not _is_container(value):
         inside = list(_referents(value))
     yield from inside
@@ -169,7 +169,7 @@ def is_array(value: object) -> bool:
     )
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, object]]:
+def attributes(value: Any) -> Iterator[tuple[str, object]]:
     """Iterate the attributes that are stored: in slots, then in the dictionary."""
     for base in reversed(type(value).__mro__):
         for name, member in _slots(base):
