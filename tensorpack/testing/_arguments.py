@@ -93,7 +93,7 @@ def written_by(
 
 
 def concrete(cls: Any) -> Any:
-    """Give a class that has instances: itself, or the first of its subclasses."""
+    """Return a class that has instances: itself, or the first of its subclasses."""
     if not inspect.isabstract(cls):
         return cls
     # Where a decorator has made a class anew, the old one may still be there.

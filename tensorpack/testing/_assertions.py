@@ -85,7 +85,7 @@ def assert_covers(
 
 
 def _uncovered(value: Any, ignore: Collection[str]) -> list[str]:
-    """Say what the methods of an object leave out."""
+    """Describe what the methods of an object leave out."""
     cls = type(value)
     moves = [name for name in ("to_device", "to") if _moves(cls, name)]
     problems: list[str] = []
@@ -103,7 +103,7 @@ def _uncovered(value: Any, ignore: Collection[str]) -> list[str]:
 
 
 def _unpinned(value: Any, ignore: Collection[str]) -> Iterator[str]:
-    """Say what `pin_memory` leaves out; a leaf that cannot be pinned says so itself."""
+    """Describe what `pin_memory` leaves out; a leaf that cannot be pinned raises."""
     try:
         pinned = value.pin_memory()
     except LeafError as error:
@@ -114,7 +114,7 @@ def _unpinned(value: Any, ignore: Collection[str]) -> Iterator[str]:
 
 
 def _moves(cls: type, name: str) -> bool:
-    """Tell whether a method of a class moves its instances to a device.
+    """Return whether a method of a class moves its instances to a device.
 
     A `to` beside a `to_device` may mean something else: a dtype, say.
     """
@@ -132,17 +132,19 @@ def _on_any_machine() -> Iterator[None]:
 
 
 def _unrecorded(value: Any, ignore: Collection[str]) -> Iterator[str]:
-    """Say which device tensors `record_stream` leaves out, or should have."""
+    """Describe which device tensors `record_stream` leaves out, or should have."""
     with recorded_world() as world:
         twin = device_twin(value)
+        stuck = _on_host_still(value, twin)
+        if stuck:
+            problem = f"its copies share {_listed(stuck)}"
+            yield f"`{_name(value)}` cannot be put on a device: {problem}."
+            return
         stream = RecordedStream("cuda")
         before = len(world.log)
         twin.record_stream(stream)
         name = f"{type(value).__qualname__}.record_stream"
         missing = world.log.missing(twin, stream, ignore=ignore)
-        stuck = _on_host_still(value, twin)
-        if stuck:
-            yield f"`{_name(value)}` cannot be put on a device: {_listed(stuck)} stay."
         if missing:
             yield f"`{name}` leaves out {_listed(missing)}."
         recorded = {e.storage for e in world.log.raw[before:] if e.call == "record"}
@@ -158,7 +160,7 @@ def _unrecorded(value: Any, ignore: Collection[str]) -> Iterator[str]:
 
 
 def _on_host_still(value: object, twin: object) -> list[str]:
-    """List the tensors of an object that its twin should have on the device."""
+    """List the tensors of an object that its copy should have on the device."""
     there = {f.key: f.tensor for f in Search(twin).found}
     found = Search(value).found
     staying = {
@@ -182,7 +184,7 @@ def assert_moves(
 ) -> None:
     """Fail unless every tensor of an object arrives on a device, and nothing else does.
 
-    The twin must be of the same class, hold the same numbers, keep one object one
+    The copy must be of the same class, hold the same numbers, keep one object one
     object, and leave the original as it was. Where the device is CUDA's and the
     machine has none, a recorded one stands in.
 
@@ -232,7 +234,7 @@ _STAYING = frozenset({Marker.HOST_ONLY, Marker.BORROWED})
 def _unmoved(
     value: Any, moved: Any, device: torch.device, ignore: Collection[str], method: str
 ) -> Iterator[str]:
-    """Say what a move has left out, lost or altered."""
+    """Describe what a move has left out, lost or altered."""
     name = f"{_name(value)}.{method}"
     if type(moved) is not type(value):
         yield f"`{name}` returns {a_class(type(moved))}."
@@ -247,7 +249,7 @@ def _unmoved(
 
 
 def _fate(found: Found, twin: Found | None, device: torch.device) -> str:
-    """Say what a move has done wrong to one tensor; "" if nothing."""
+    """Describe what a move has done wrong to one tensor; "" if nothing."""
     stayed = twin is not None and twin.tensor is found.tensor
     if Marker.DERIVED in found.marks.whole:
         return ""
@@ -271,7 +273,7 @@ def _unlike_a_payload(
     old: Collection[Found],
     new: Mapping[str, Found],
 ) -> Iterator[str]:
-    """Say which promises of generated methods a move has not kept."""
+    """Describe which promises of generated methods a move has not kept."""
     kept = [
         key
         for key in payload_plan(type(value)).host_keys
@@ -286,19 +288,19 @@ def _unlike_a_payload(
 
 
 def _stays(found: Found) -> bool:
-    """Tell whether a tensor stays where it is, or may, or is reset."""
+    """Return whether a tensor stays where it is, or may, or is reset."""
     marked = any(found.marks.may(m) for m in (*_STAYING, Marker.DERIVED))
     return marked or found.on_host
 
 
 def _is_one(found: Found, old: Collection[Found], new: Mapping[str, Found]) -> bool:
-    """Tell whether a tensor that stands in several places still is one object."""
+    """Return whether a tensor that is in several places is still one object."""
     others = (o.key for o in old if o.tensor is found.tensor)
     return all(new[key].tensor is new[found.key].tensor for key in others)
 
 
 def _is_on(tensor: Tensor, device: torch.device) -> bool:
-    """Tell whether a tensor is on a device; one without an index means any."""
+    """Return whether a tensor is on a device; one without an index means any."""
     return tensor.device.type == device.type and device.index in (
         None,
         tensor.device.index,
@@ -306,7 +308,7 @@ def _is_on(tensor: Tensor, device: torch.device) -> bool:
 
 
 def _is_same(old: Tensor, new: Tensor) -> bool:
-    """Tell whether a tensor is another one's twin."""
+    """Return whether a tensor is a copy of another one."""
     alike = old.dtype is new.dtype and old.layout is new.layout
     return alike and shape_of(old) == shape_of(new) and same_numbers(old, new)
 
@@ -316,7 +318,7 @@ def assert_honest(payload: object, /) -> None:
 
     The traversal looks into host fields only at the surface; here they are searched to
     their end. A tensor hidden in a host container would be neither moved nor recorded,
-    and a device tensor under a `HostOnly` field has an owner that nobody knows.
+    and a device tensor under a `HostOnly` field has an unknown owner.
 
     Raises:
         AssertionError: the payload hides something; the error names the key of each.
@@ -360,7 +362,7 @@ def assert_honest(payload: object, /) -> None:
 
 
 def _known_to_plan(payload: object) -> set[int]:
-    """Give the ids of the tensors that the traversal meets, or that its leaves hold."""
+    """Return the ids of the tensors that the walk meets, or that its leaves hold."""
     leaves = walk(payload).recordable()
     return {id(found.tensor) for leaf in leaves for found in Search(leaf).found}
 

@@ -163,7 +163,7 @@ class Call:
         refresh(tensor)
 
     def _target(self) -> torch.device | None:
-        """Give the device that the operator is asked to make its result on."""
+        """Return the device that the operator is asked to make its result on."""
         found = self.kwargs.get("device")
         for arg in self.args:
             if isinstance(arg, torch.device):
@@ -257,7 +257,7 @@ class Call:
             yield "fetch", old
 
     def _blocks(self, out: Any) -> bool:
-        """Tell whether the host blocks for the current stream."""
+        """Return whether the host blocks for the current stream."""
         if self.func is _aten._to_copy.default:
             return self._crosses(out, self.args[0]) and not self.kwargs.get(
                 "non_blocking"
@@ -270,7 +270,7 @@ class Call:
         return self.func in _READ_BY_HOST and bool(self.devices)
 
     def _crosses(self, new: Tensor, old: Tensor) -> bool:
-        """Tell whether a copy goes from the host to the device or back."""
+        """Return whether a copy goes from the host to the device or back."""
         return self.world.on_device(new) is not self.world.on_device(old)
 
 
@@ -305,7 +305,7 @@ def _to_host(x: Any) -> Any:
 
 @functools.cache
 def _is_composite(func: Any) -> bool:
-    """Tell whether an operator is only made of others."""
+    """Return whether an operator is only made of others."""
     return isinstance(
         func, torch._ops.OpOverload
     ) and torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -318,12 +318,12 @@ def _asks_for_library(func: Any) -> bool:
     """Return whether an operator asks if a library of the device can do something."""
     if not isinstance(func, torch._ops.OpOverload):
         return False
-    return _name(func).startswith("aten::_use_")
+    return "aten::_use_" in _name(func)
 
 
 @functools.cache
 def _touches_nothing(func: Any) -> bool:
-    """Tell whether an operator reads and writes no numbers."""
+    """Return whether an operator reads and writes no numbers."""
     if torch.Tag.inplace_view in getattr(func, "tags", ()):
         return True
     name = str(func).removeprefix("aten.").partition(".")[0]
@@ -332,7 +332,7 @@ def _touches_nothing(func: Any) -> bool:
 
 @functools.cache
 def _takes_any(func: Any) -> bool:
-    """Tell whether an operator takes tensors of several devices."""
+    """Return whether an operator takes tensors of several devices."""
     if not isinstance(func, torch._ops.OpOverload):
         return True
     return any(part in _name(func) for part in ("index", "set_", "ctc_loss"))

@@ -142,7 +142,7 @@ class DeviceTensor(Tensor):
     def contiguous(
         self, memory_format: torch.memory_format = torch.contiguous_format
     ) -> Any:
-        """Give the tensor itself if it is contiguous, else a copy that is."""
+        """Return the tensor itself if it is contiguous, else a copy that is."""
         if self.is_contiguous(memory_format=memory_format):
             return self
         return self.clone(memory_format=memory_format)
@@ -194,11 +194,11 @@ class DeviceTensor(Tensor):
         return found.unbind(1) if as_tuple else found
 
     def item(self) -> Any:
-        """Give the one number; the host blocks."""
+        """Return the one number; the host blocks."""
         return self.cpu().item()
 
     def tolist(self) -> Any:
-        """Give the numbers as lists; the host blocks."""
+        """Return the numbers as lists; the host blocks."""
         return self.cpu().tolist()
 
     def numpy(self, **_: Any) -> Any:
@@ -252,7 +252,7 @@ class DeviceTensor(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Say no: gradients are stripped."""
+        """Whether it wants a gradient: never, they are stripped."""
         return False
 
     @requires_grad.setter
@@ -287,7 +287,7 @@ def setitem(tensor: Tensor, index: Any, value: Any) -> None:
 
 
 def refresh(tensor: DeviceTensor) -> None:
-    """Give a tensor the shape and the place in its block that its numbers have."""
+    """Set the shape of a tensor, and its place in the block, from its numbers."""
     numbers = tensor.numbers
     torch._C._set_conj(tensor, numbers.is_conj())
     torch._C._set_neg(tensor, numbers.is_neg())

@@ -99,7 +99,7 @@ def _values_equal(a: Any, b: Any) -> bool:
 
 
 def _arrays_differ(a: Any, b: Any) -> str:
-    """Say how two arrays differ, but for the objects in them; "" if they do not."""
+    """Describe how two arrays differ, objects aside; "" if they do not."""
     if a.dtype != b.dtype:
         return f"the dtypes differ: {a.dtype} and {b.dtype}"
     if a.shape != b.shape:
@@ -110,7 +110,7 @@ def _arrays_differ(a: Any, b: Any) -> str:
 
 
 def _tensors_differ(a: Tensor, b: Tensor, *, device: bool) -> str:
-    """Say how two tensors differ; "" if they do not."""
+    """Describe how two tensors differ; "" if they do not."""
     if not _of_one_class(a, b):
         mine, theirs = _class_of(a).__name__, _class_of(b).__name__
         return f"the classes differ: `{mine}` and `{theirs}`"

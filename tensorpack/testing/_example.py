@@ -195,7 +195,7 @@ class Maker:
         Args:
             annotation: the type as it was written.
             ctx: where it was written.
-            dynamic: whether a type that says nothing stands for a tensor.
+            dynamic: whether a type that says nothing means a tensor.
         """
         tp: Any = ctx.namespace.evaluate(annotation)
         if isinstance(tp, (Unresolved, Placeholder)) or tp is inspect.Parameter.empty:
@@ -272,7 +272,7 @@ class Maker:
                 del self._unmade[before:]
 
     def _variable(self, tp: Any, ctx: Context) -> Any:
-        """Make a value of what a type variable stands for."""
+        """Make a value of what a type variable is bound to."""
         if tp in ctx.bound:
             argument, where = ctx.bound[tp]
             return self.make(argument, where)
@@ -393,7 +393,7 @@ def says_nothing(annotation: object, names: Namespace) -> bool:
 
 
 def _check_given(cls: type, fields: list[Argument], given: dict[str, Any]) -> None:
-    """Refuse values for what is no field."""
+    """Refuse values for what is not a field."""
     unknown = [name for name in given if name not in {f.name for f in fields}]
     if unknown:
         msg = f"`{cls.__qualname__}` has no field `{unknown[0]}`."

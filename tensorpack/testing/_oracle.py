@@ -45,7 +45,7 @@ def reachable(value: object, /) -> Iterator[tuple[str, Tensor]]:
     """Iterate every tensor that an object reaches, with its key.
 
     The object may be of any class. Neither plans nor annotations are asked. A tensor
-    that stands in two places comes twice; a container that does, once.
+    that is in two places comes twice; a container that does, once.
 
     >>> class Handle:
     ...     def __init__(self):
@@ -101,7 +101,7 @@ class Search:
         return self._marks[cls]
 
     def leading_to(self, tensors: list[Tensor]) -> set[int]:
-        """Give the ids of the objects from which one of the tensors is reached."""
+        """Return the ids of the objects from which one of the tensors is reached."""
         found: set[int] = set()
         rest = [above for t in tensors for above in self._above.get(id(t), ())]
         while rest:
@@ -175,7 +175,7 @@ def attributes(value: Any) -> Iterator[tuple[str, object]]:
         for name, member in _slots(base):
             try:
                 yield f".{name}", member.__get__(value)
-            except AttributeError:  # nobody has set it
+            except AttributeError:  # it is not set
                 continue
     # Not `vars`: a class may have an attribute called `__dict__` of its own making.
     stored = getattr(value, "__dict__", None)

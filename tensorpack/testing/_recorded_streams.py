@@ -38,7 +38,7 @@ class RecordedStream(torch.Stream):
         priority: int = 0,
         **ids: Any,
     ) -> Self:
-        """Make a stream, or an object that stands for one whose ids are given."""
+        """Create a stream, or an object for the one whose ids are given."""
         world = _world()
         if not ids and world.real:
             self = super().__new__(cls, _cuda(device), priority=priority)
@@ -83,7 +83,7 @@ class RecordedStream(torch.Stream):
         event.wait(self)
 
     def query(self) -> bool:
-        """Tell whether all work is done."""
+        """Return whether all work is done."""
         order = self._world.log.order
         done = not self._world.real or super().query()
         return done and order.is_done(order.mark(stream_id(self)))
@@ -122,7 +122,7 @@ class RecordedExternalStream(RecordedStream):
 
 
 class RecordedEvent(torch.Event):
-    """An event of the recorded machine; stands for `torch.Event` there."""
+    """An event of the recorded machine; takes the place of `torch.Event` there."""
 
     _world: World
     _stream: StreamId
@@ -130,7 +130,7 @@ class RecordedEvent(torch.Event):
     _mark: Mark | None
 
     def __new__(cls, device: Any = None, **options: Any) -> Self:
-        """Make an event."""
+        """Create an event."""
         world = _world()
         if world.real:
             self = super().__new__(cls, _cuda(device), **options)
@@ -173,7 +173,7 @@ class RecordedEvent(torch.Event):
         return id(self)
 
     def query(self) -> bool:
-        """Tell whether what it marks is done."""
+        """Return whether what it marks is done."""
         done = not self._world.real or super().query()
         if self._mark is None:
             return done
@@ -187,7 +187,7 @@ class RecordedEvent(torch.Event):
             super().synchronize()
 
     def elapsed_time(self, other: Any) -> float:
-        """Give the time between two events in milliseconds; recorded ones take none."""
+        """Return the milliseconds between two events; recorded ones take none."""
         return super().elapsed_time(other) if self._world.real else 0.0
 
 
@@ -197,12 +197,12 @@ class RecordedCudaEvent(RecordedEvent):
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, **_: Any
     ) -> Self:
-        """Make an event."""
+        """Create an event."""
         return super().__new__(cls, enable_timing=enable_timing, blocking=blocking)
 
 
 def stream_of(ids: StreamId) -> RecordedStream:
-    """Give an object for the stream with these ids."""
+    """Return an object for the stream with these ids."""
     kind, index, number = ids
     return RecordedStream(device_type=kind, device_index=index, stream_id=number)
 

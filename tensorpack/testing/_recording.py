@@ -58,7 +58,7 @@ def recorded_streams(*, real: bool = False) -> Iterator[Log]:
 
 @contextmanager
 def recorded_world(*, real: bool = False) -> Iterator[World]:
-    """Give the world that records already, or let a new one record."""
+    """Return the world that records already, or let a new one record."""
     world = active()
     if world is not None:
         yield world
@@ -150,7 +150,7 @@ def _read(device: Any) -> torch.device:
 
 
 def _starter(world: World) -> Callable[[threading.Thread], None]:
-    """Give a `Thread.start` that records the thread."""
+    """Return a `Thread.start` that records the thread."""
     start = threading.Thread.start
 
     def start_recorded(thread: threading.Thread) -> None:

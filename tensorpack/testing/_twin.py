@@ -1,4 +1,4 @@
-"""The twin of an object on the device, made without asking the object's class."""
+"""A copy of an object on the device, made without asking the object's class."""
 
 import copy
 from collections.abc import Callable, Collection
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 def device_twin(payload: T, /, *, ignore: Collection[str] = ()) -> T:
-    """Give a twin whose every tensor is on the device, on a machine that needs none.
+    """Return a copy whose every tensor is on the device, on a machine that needs none.
 
     The tensors are found by the oracle and put in place without any method of the
     class, so a leaf that a hand-written `to_device` forgets is on the device here.
     Tensors under `HostOnly` fields stay, and those that an adapter's `host` lists. What
-    leads to no tensor is the same object. The twin's tensors say `is_cuda`, have their
-    numbers, and want no gradient.
+    leads to no tensor is the same object. The tensors of the copy say `is_cuda`, have
+    their numbers, and want no gradient.
 
     Args:
         payload: an object of any class.
@@ -109,7 +109,8 @@ def _copies_oddly(cls: type) -> bool:
     It has a `__deepcopy__`, which may return the same object, or a `__getattr__`, which
     may ask for an attribute that a copy does not have yet.
     """
-    ordinary = cls.__new__ is object.__new__ and not issubclass(cls, torch.nn.Module)
+    new: object = cls.__new__
+    ordinary = new is object.__new__ and not issubclass(cls, torch.nn.Module)
     odd = hasattr(cls, "__deepcopy__") or hasattr(cls, "__getattr__")
     return ordinary and odd and cls.__flags__ & _MADE_IN_PYTHON != 0
 

@@ -53,11 +53,11 @@ class World:
     # Streams.
 
     def new_stream_id(self) -> int:
-        """Give the id of a new stream."""
+        """Return the id of a new stream."""
         return next(self._stream_ids)
 
     def current(self, device: torch.device | None = None) -> StreamId:
-        """Give the current stream of the calling thread."""
+        """Return the current stream of the calling thread."""
         index = 0 if device is None or device.index is None else device.index
         if self.real:
             return stream_id(real_current_stream(index))
@@ -89,18 +89,18 @@ class World:
     # Memory.
 
     def on_device(self, tensor: object) -> bool:
-        """Tell whether an object is a tensor in this world's device memory."""
+        """Return whether an object is a tensor in this world's device memory."""
         if self.real:
             return isinstance(tensor, Tensor) and tensor.is_cuda
         return isinstance(tensor, DeviceTensor)
 
     def storages(self, tensor: Tensor) -> list[int]:
-        """Give the numbers of the blocks that a tensor owns on a device."""
+        """Return the numbers of the blocks that a tensor owns on a device."""
         parts = [t for t in inner_tensors("", tensor) if t.is_cuda]
         return list(dict.fromkeys(self.number(part) for part in parts))
 
     def number(self, tensor: Tensor) -> int:
-        """Give the number of the block that a plain device tensor lies in."""
+        """Return the number of the block that a plain device tensor lies in."""
         if isinstance(tensor, DeviceTensor):
             return tensor.block.number
         storage = tensor.untyped_storage()
@@ -138,7 +138,7 @@ class World:
     # Calls.
 
     def recorder(self) -> "Recorder":
-        """Give what sees the operators of the thread that enters it."""
+        """Return what sees the operators of the thread that enters it."""
         return Recorder(self)
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -183,7 +183,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 def _has_own_dispatch(cls: Any) -> bool:
-    """Tell whether a class of tensors takes its operators apart itself."""
+    """Return whether a class of tensors takes its operators apart itself."""
     disabled = torch._C._disabled_torch_dispatch_impl
     own = cls.__torch_dispatch__ is not disabled
     return own and not issubclass(cls, DeviceTensor)
@@ -195,7 +195,7 @@ _worlds: list[World] = []
 
 
 def active() -> World | None:
-    """Give the world that records now, if one does."""
+    """Return the world that records now, if one does."""
     return _worlds[-1] if _worlds else None
 
 
