@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 
 from tensorpack._leaves.streams import StreamId
-from tensorpack.transfer.layout import PLAIN
+from tensorpack.transfer.layout import PLAIN_TENSOR_TYPES
 
 __all__ = ["Block", "DeviceTensor", "getitem", "refresh"]
 
@@ -227,4 +227,4 @@ def refresh(tensor: DeviceTensor) -> None:
             torch._C._set_meta_in_tls_dispatch_include(meta)
 
 
-PLAIN.add(DeviceTensor)
+PLAIN_TENSOR_TYPES.add(DeviceTensor)

@@ -35,6 +35,7 @@ from tensorpack.transfer.copy_queue import CopyQueue, check_leaves, copied
 from tensorpack.transfer.fetch import Fetch, Fetcher
 from tensorpack.transfer.handoff import Counters, Handoff, record_handoff
 from tensorpack.transfer.in_flight import NAP, PATIENCE, Flights, check_limit
+from tensorpack.transfer.native import load
 from tensorpack.transfer.packing import PACK_BELOW, Packer
 from tensorpack.transfer.polling import Poller
 from tensorpack.transfer.staging import SLOT, Stager
@@ -101,8 +102,9 @@ class CopyStream:
             self._streams,
             self.device,
             self.stream,
-            Packer(pack_below if pack else 0),
+            Packer(pack_below, together=pack),
             Stager(self._streams, self.device, max(1, -(-staging // SLOT))),
+            load(),
         )
         self._flights = Flights(max_in_flight, self._streams.record)
         self._fetcher = Fetcher(self._streams, self.device, self._polls)
@@ -267,6 +269,11 @@ class CopyStream:
         return len(self._flights.open) if self._streams is not None else 0
 
     @property
+    def native(self) -> bool:
+        """Whether the compiled core does the work (`python -m tensorpack native`)."""
+        return self._streams is not None and self._queue.core is not None
+
+    @property
     def retained(self) -> int:
         """How many transfers still have sources that are kept for DMA."""
         return len(self._queue.retained) if self._streams is not None else 0
@@ -326,7 +333,8 @@ class CopyStream:
     def __repr__(self) -> str:
         """Say where to, and how much is on its way."""
         state = "closed" if self._closed else f"in_flight={self.in_flight}"
-        return f"CopyStream({str(self.device)!r}, {state})"
+        core = ", native" if self.native else ""
+        return f"CopyStream({str(self.device)!r}, {state}{core})"
 
     def __enter__(self) -> Self:
         """Give the copy stream itself; leaving closes it."""

@@ -52,6 +52,10 @@ class PinnedPool:
             return memory
         return self._streams.pinned(count, dtype)
 
+    def take_bytes(self, nbytes: int) -> Tensor:
+        """Give a row of bytes, for the compiled core."""
+        return self.take(nbytes, torch.uint8)
+
     def give_back(self, rows: Iterable[Tensor], free_after: torch.Event) -> None:
         """Keep rows for later; torch takes those that are too much."""
         for row in rows:
