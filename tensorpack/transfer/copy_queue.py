@@ -57,6 +57,7 @@ class CopyQueue:
         stream: torch.Stream,
         packer: Packer,
         stager: Stager,
+        *,
         native: Native | None,
     ) -> None:
         self.stream = stream

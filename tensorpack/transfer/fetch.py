@@ -68,8 +68,7 @@ class Fetch(Generic[T]):
             numpy: give each tensor as an array of the same memory. Dtypes that numpy
                 lacks (bfloat16, float8) stay tensors.
         """
-        for event in self._events:
-            event.synchronize()
+        self._polls.synchronize(self._events)
         if not numpy:
             return self._twin
         return rebuild(self._twin, [_as_array(leaf) for leaf in self._leaves])
@@ -129,7 +128,9 @@ class Fetcher:
 
     def _to_host(self, leaf: Any) -> Any:
         """Copy one leaf: into pinned memory if its bytes are all there is to it."""
-        odd = type(leaf) not in PLAIN_TENSOR_TYPES or leaf.is_nested or leaf.is_quantized
+        odd = (
+            type(leaf) not in PLAIN_TENSOR_TYPES or leaf.is_nested or leaf.is_quantized
+        )
         if odd or leaf.layout is not torch.strided:
             (host,) = moved([leaf], _HOST, non_blocking=False)
             return host

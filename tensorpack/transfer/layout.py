@@ -227,7 +227,9 @@ def text(layout: Layout, *, together: bool = True) -> str:
     names = [f"x{i}" if i in taken else "_" for i in range(layout.count)]
     lines.append(f"    {', '.join(names)}, = leaves")
     for number, pack in enumerate(layout.packs):
-        lines += [f"    {line}" for line in _pack_lines(number, pack, together=together)]
+        lines += [
+            f"    {line}" for line in _pack_lines(number, pack, together=together)
+        ]
     lines += [f"    y{i} = empty_like(x{i}, device=device)" for i in layout.empty]
     news = [f"y{i}" if i in taken else "None" for i in range(layout.count)]
     numbers = range(len(layout.packs))

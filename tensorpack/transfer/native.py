@@ -56,9 +56,7 @@ class Core(Protocol):
     def look(self, leaves: list[Any], /) -> int:
         """Return what is among leaves: the flags above, or 0."""
 
-    def move(
-        self, leaves: list[Any], sources: list[Any], /
-    ) -> Moved | None:
+    def move(self, leaves: list[Any], sources: list[Any], /) -> Moved | None:
         """Queue the copies of plain leaves on the copy stream, and an event behind.
 
         Args:
@@ -75,11 +73,11 @@ class Core(Protocol):
 class Native(Protocol):
     """The compiled module."""
 
-    def Core(  # noqa: N802  # it is a class
+    def Core(  # noqa: N802, PLR0917  # a class, and C takes all by position
         self,
         device: torch.device,
         below: int,
-        pack: bool,  # noqa: FBT001  # C takes it so
+        pack: bool,
         stream: int,
         take: Callable[[int], Tensor],
         event: type[torch.Event] | None,
@@ -201,7 +199,7 @@ def _missing() -> Iterator[str]:
         yield "The core is built on Linux and macOS only."
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler) is None:
-        yield f"There is no C++ compiler `{compiler}`. Install g++ or clang++, or set CXX."
+        yield f"There is no C++ compiler `{compiler}`. Install g++, or set CXX."
     if shutil.which("ninja") is None:
         yield "There is no `ninja`. Run `pip install ninja`."
     headers = Path(sysconfig.get_path("include")) / "Python.h"

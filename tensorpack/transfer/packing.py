@@ -109,9 +109,7 @@ class Packer:
     no memory beyond the bound.
     """
 
-    def __init__(
-        self, below: int, *, together: bool = True, bound: int = 256
-    ) -> None:
+    def __init__(self, below: int, *, together: bool = True, bound: int = 256) -> None:
         """Make a packer.
 
         Args:
@@ -249,7 +247,9 @@ def _compile(layout: Layout, *, together: bool) -> Callable[..., Packed]:
         **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
     }
     name = f"layout {next(_numbers)}"
-    move = compile_functions(text(layout, together=together), names, __name__, name)["pack"]
+    move = compile_functions(text(layout, together=together), names, __name__, name)[
+        "pack"
+    ]
     move.__globals__.pop("pack")  # a cycle, so that it would not die at once
     # The text is there for as long as the function is.
     file = move.__code__.co_filename
@@ -285,9 +285,7 @@ def _run(
     return new, hosts, buffers, layout.alone
 
 
-def _empties(
-    layout: Layout, leaves: Sequence[Any], device: torch.device
-) -> list[Any]:
+def _empties(layout: Layout, leaves: Sequence[Any], device: torch.device) -> list[Any]:
     """Make the new leaves without items; None in all other places."""
     new: list[Any] = [None] * layout.count
     for index in layout.empty:

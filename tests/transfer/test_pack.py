@@ -76,7 +76,8 @@ class Compiled:
     def __init__(self, native: Native, below: int) -> None:
         self.python = Packer(below)
         self.memory: Any = None
-        self.core = native.Core(HOST, below, True, 0, self._row, None, None)
+        pack = True
+        self.core = native.Core(HOST, below, pack, 0, self._row, None, None)
 
     def _row(self, nbytes: int) -> Tensor:
         row: Tensor = self.memory(nbytes, torch.uint8)
@@ -102,9 +103,7 @@ def packer_of(request: pytest.FixtureRequest) -> MakePacker:
     return functools.partial(Compiled, request.getfixturevalue("native"))
 
 
-def packed(
-    packer: Packer | Compiled, leaves: Sequence[Any], memory: Any
-) -> list[Any]:
+def packed(packer: Packer | Compiled, leaves: Sequence[Any], memory: Any) -> list[Any]:
     """Return the packed leaves; they passed through rows that `memory` gave."""
     if isinstance(packer, Compiled):
         return packer.pack(leaves, memory)
@@ -215,7 +214,9 @@ def check_apart(leaves: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_packed_leaves_are_as_good_as_separate_tensors(seed: int, packer_of: MakePacker) -> None:
+def test_packed_leaves_are_as_good_as_separate_tensors(
+    seed: int, packer_of: MakePacker
+) -> None:
     """Bytes, shapes, strides, alignment and version counters, by loop and function."""
     rng = random.Random(seed)
     packer = packer_of(BELOW)
@@ -335,7 +336,9 @@ def test_guard_of_a_layout_knows_what_decides_it(change: Any) -> None:
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("change", ODD.values(), ids=list(ODD))
 def test_odd_leaf_goes_alone_in_the_place_of_a_plain_one(
-    change: Any, grad: bool, beside: tuple[Tensor, ...],
+    change: Any,
+    grad: bool,
+    beside: tuple[Tensor, ...],
     packer_of: MakePacker,
 ) -> None:
     """What a layout has learned of plain leaves is not done to others."""
@@ -372,7 +375,7 @@ def test_leaf_that_goes_alone_keeps_its_tangent(count: int) -> None:
     streams: Any = types.SimpleNamespace(
         pinned=lambda n, dtype: torch.zeros(n, dtype=dtype), record=lambda _: None
     )
-    stager = Stager(streams, HOST, 1)
+    stager = Stager(streams, HOST, 1, 1, lambda _: None)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(count), torch.full((count,), 5.0))
         new, _ = stager.move(dual, torch.Stream)  # type: ignore[arg-type]  # unused
@@ -402,7 +405,9 @@ def test_leaf_of_a_transform_goes_alone(transform: Any, packer_of: MakePacker) -
 
 
 @pytest.mark.parametrize("allow", [True, False])
-def test_fake_mode_leaves_nothing_fake_behind(allow: bool, packer_of: MakePacker) -> None:
+def test_fake_mode_leaves_nothing_fake_behind(
+    allow: bool, packer_of: MakePacker
+) -> None:
     """What is kept for later transfers is real, whoever made it necessary."""
     _pack._padding.cache_clear()
     packer = packer_of(BELOW)
