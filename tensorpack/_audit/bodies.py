@@ -44,14 +44,14 @@ class Bodies:
         text = self.text(function)
         # Under an `if`, lines may be indented as they are.
         indented = text[:1].isspace()
+        above = "\n" * (function.line - (2 if indented else 1))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                tree = ast.parse(f"if 1:\n{text}" if indented else text)
+                tree = ast.parse(f"{above}if 1:\n{text}" if indented else above + text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
-        ast.increment_lineno(tree, function.line - (2 if indented else 1))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                return node
-        return None
+        node = tree.body[0] if tree.body else None
+        if indented and isinstance(node, ast.If):
+            node = node.body[0]
+        return node if isinstance(node, FunctionNode) else None

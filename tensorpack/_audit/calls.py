@@ -30,9 +30,6 @@ __all__ = ["Arguments", "enter", "of_call"]
 
 Evaluator = Callable[[ast.expr, Frame], Value]
 
-_DEEPEST = 7
-"""Calls inside of calls that are followed."""
-
 _READERS = {"keys", "values", "items", "get", "pop", "setdefault", "copy"}
 _ASKS = {
     "dim",
@@ -294,7 +291,7 @@ def enter(routine: Routine, node: ast.Call, given: Arguments, frame: Frame) -> V
         isinstance(atom, Whole | Part | Each | Items | Pairs | Names | Kind)
         for atom in frame.trace.inside(given.all())
     )
-    if tree is None or not worth or len(frame.stack) > _DEEPEST:
+    if tree is None or not worth or len(frame.stack) > frame.limit:
         return _of_unknown(function.name if function else "", node, UNKNOWN, given, frame)
     inner = Frame(
         frame.world,
@@ -307,6 +304,7 @@ def enter(routine: Routine, node: ast.Call, given: Arguments, frame: Frame) -> V
         swallowed=frame.swallowed,
         branches=0 if function else frame.branches,
         stack=(*frame.stack, function) if function else frame.stack,
+        limit=frame.limit,
     )
     if function is None:
         inner.names = dict(frame.names)

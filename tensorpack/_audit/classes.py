@@ -1,6 +1,7 @@
 """A class, summarized: what makes its fields, the fields, the methods."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +9,8 @@ from tensorpack._audit.comments import comment_of
 from tensorpack._audit.functions import Function, function_of, last_name
 
 __all__ = ["ClassDef", "Field", "class_of"]
+
+_FILLS = re.compile(r"^\s*self\.(\w+)\s*(?::[^=]+)?=(?!=)")
 
 _MAKERS = {
     "dataclass": "dataclass",
@@ -93,6 +96,7 @@ class ClassDef:
         constants: names of tuples, lists and sets of strings, and these.
         makes_init: whether its `__init__` is its own.
         slots: names in `__slots__`, or None.
+        filled: attributes that its methods other than `__init__` set.
     """
 
     name: str
@@ -107,6 +111,7 @@ class ClassDef:
     constants: dict[str, tuple[str, ...]] = field(default_factory=dict)
     makes_init: bool = False
     slots: tuple[str, ...] | None = None
+    filled: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -136,6 +141,13 @@ def class_of(
                 _add_annotated(cls, item, lines)
             case ast.Assign(targets=[ast.Name(id=own)], value=value):
                 _add_assigned(cls, own, value, item, lines)
+    cls.filled = frozenset(
+        name
+        for own in cls.methods.values()
+        if own.name != "__init__"
+        for line in lines[own.line - 1 : own.last]
+        for name in _FILLS.findall(line)
+    )
     if init is not None:
         cls.makes_init = True
         _add_attributes(cls, init, lines)

@@ -230,13 +230,12 @@ def _is_object(arm: Arm, types: frozenset[str], index: Index) -> bool:
 
 def _follows(cls: ClassDef, name: str, index: Index) -> bool:
     """Return whether a class has all methods of a protocol."""
-    for other in index.classes():
-        if other.name != name:
-            continue
-        if any("Protocol" in base for base in other.bases):
-            wanted = {each for each in other.methods if not each.startswith("__")}
-            return all(index.method(cls, each) for each in wanted)
-    return False
+    protocol = index.protocol(name)
+    return protocol is not None and all(
+        index.method(cls, each) is not None
+        for each in protocol.methods
+        if not each.startswith("__")
+    )
 
 
 def _has(arm: Arm, names: frozenset[str], index: Index) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from tensorpack._audit.annotations import Arm, Carries
+from tensorpack._audit.classes import ClassDef
 from tensorpack._audit.coverage import Outcome, State
 from tensorpack._audit.reports import Report
 from tensorpack._audit.subjects import FieldOf, Followed, Subject
@@ -71,11 +72,19 @@ def _judge(
     if outcome.state in {State.PARTLY, State.MISSED}:
         yield from _type_test(subject, method, own, outcome)
         return
+    if own.owner is not subject.cls:
+        reached = [owner for owner, each in method.trace.visited if each.name == method.name]
+        skipped = _skipped(subject, method, own)
+        if skipped is not None:
+            if not _is_older(subject, own, reached):
+                yield _unreached(subject, method, own, skipped, sure)
+            return
+        bases = [owner for owner in reached if owner and owner is not subject.cls]
+        if any(own.owner in subject.world.index.mro(owner) for owner in bases):
+            return  # said of the base
     if not subject.is_known_to(own, method):
-        yield _inherited(subject, method, own, sure)
+        yield _unknown(subject, method, own, sure)
         return
-    if method.method.owner is not subject.cls and own.owner is not subject.cls:
-        return  # said of the base
     if own.is_cache and verb == "record":
         return
     match verb:
@@ -105,7 +114,7 @@ def _sure(
     """Return how sure it is that a field is forgotten."""
     if own.carries is not Carries.YES:
         return "low"
-    if outcome.state is State.MENTIONED or not acted:
+    if outcome.state is State.MENTIONED or not acted or own.is_alias:
         return "medium"
     if subject.cls.kind == "plain" and not own.own.annotation and not own.own.hint:
         return "medium"
@@ -221,23 +230,45 @@ def _shared(
     return _report("TP104", subject, method, own, why, sure)
 
 
-def _inherited(
-    subject: Subject, method: Followed, own: FieldOf, sure: str
-) -> Report:
-    """Return the report of a field that the class of the method knows nothing of."""
+def _skipped(subject: Subject, method: Followed, own: FieldOf) -> ClassDef | None:
+    """Return a base whose method knows a field and is never reached."""
     index = subject.world.index
-    owner = method.method.owner.name
+    followed = [function for _, function in method.trace.visited]
     for base in index.mro(subject.cls):
         mine = base.methods.get(method.name)
-        if mine is None or own.owner not in index.mro(base):
+        if mine is None or mine in followed or own.owner not in index.mro(base):
             continue
-        if mine in [function for _, function in method.trace.visited]:
-            continue
-        why = (
-            f"`{base.name}.{method.name}` handles `{own.name}`, but it is never reached: "
-            f"`{owner}.{method.name}` does not call `super()`."
-        )
-        return _report("TP108", subject, method, own, why, sure)
+        return base
+    return None
+
+
+def _is_older(
+    subject: Subject, own: FieldOf, reached: list[ClassDef | None]
+) -> bool:
+    """Return whether a base of the class already joins the same two classes."""
+    index = subject.world.index
+    stop = reached[-1] if reached else None
+    return any(
+        own.owner in index.mro(base) and stop in index.mro(base)
+        for base in index.mro(subject.cls)[1:]
+    )
+
+
+def _unreached(
+    subject: Subject, method: Followed, own: FieldOf, base: ClassDef, sure: str
+) -> Report:
+    reached = [owner for owner, each in method.trace.visited if each.name == method.name]
+    last = reached[-1].name if reached and reached[-1] else method.method.owner.name
+    why = (
+        f"`{base.name}.{method.name}` handles `{own.name}`, but it is never reached: "
+        f"`{last}.{method.name}` does not call `super()`."
+    )
+    return _report("TP108", subject, method, own, why, sure)
+
+
+def _unknown(subject: Subject, method: Followed, own: FieldOf, sure: str) -> Report:
+    """Return the report of a field that the class of the method knows nothing of."""
+    owner = method.method.owner.name
     why = (
         f"`{method.name}` of `{owner}` names its fields one by one and knows nothing of "
         f"`{own.name}`, which `{own.owner.name}` adds."

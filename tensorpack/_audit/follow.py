@@ -12,24 +12,31 @@ from tensorpack._audit.trace import UNKNOWN, Kind, Trace, Whole
 __all__ = ["follow_function", "follow_method"]
 
 
-def follow_method(world: World, cls: ClassDef, method: Method) -> Trace | None:
+def follow_method(
+    world: World, cls: ClassDef, method: Method, limit: int = 7
+) -> Trace | None:
     """Follow a method of a class; None if its text cannot be had.
 
     Args:
         world: names and bodies.
         cls: the class of the object, which may be derived from the method's.
         method: the method.
+        limit: how many calls inside of calls are followed.
     """
-    return _follow(world, cls, method.owner, method.function)
+    return _follow(world, cls, method.owner, method.function, limit)
 
 
-def follow_function(world: World, function: Function) -> Trace | None:
+def follow_function(world: World, function: Function, limit: int = 7) -> Trace | None:
     """Follow a function of a module; None if its text cannot be had."""
-    return _follow(world, None, None, function)
+    return _follow(world, None, None, function, limit)
 
 
 def _follow(
-    world: World, cls: ClassDef | None, owner: ClassDef | None, function: Function
+    world: World,
+    cls: ClassDef | None,
+    owner: ClassDef | None,
+    function: Function,
+    limit: int,
 ) -> Trace | None:
     node = world.bodies.node(function)
     if node is None:
@@ -37,6 +44,7 @@ def _follow(
     trace = Trace(cls)
     home = world.index.home(function.path)
     frame = Frame(world, trace, function, owner, home, follow, stack=(function,))
+    frame.limit = limit
     trace.visited.append((owner, function))
     parameters = list(function.parameters)
     decorators = set(function.decorators)

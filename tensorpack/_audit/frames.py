@@ -54,6 +54,7 @@ class Frame:
         stack: functions that are being followed.
         rest: the name of its `**kwargs`.
         thrown: the call whose result is not used.
+        limit: how many calls inside of calls are followed.
     """
 
     world: World
@@ -70,6 +71,7 @@ class Frame:
     stack: tuple[Function, ...] = ()
     rest: str = ""
     thrown: ast.AST | None = None
+    limit: int = 7
 
     def emit(
         self,

@@ -49,6 +49,7 @@ class Index:
     _strange: dict[str, set[str]] = field(default_factory=dict)
     _homes: dict[str, Module] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
+    _protocols: dict[str, ClassDef] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for module in self.modules:
@@ -57,6 +58,13 @@ class Index:
                 suffix = ".".join(parts[at:])
                 self._by_suffix.setdefault(suffix, []).append(module)
             self._homes[module.path] = module
+            for cls in module.classes.values():
+                if any("Protocol" in base for base in cls.bases):
+                    self._protocols[cls.name] = cls
+
+    def protocol(self, name: str) -> ClassDef | None:
+        """Return the protocol of a name, None if there is none."""
+        return self._protocols.get(name)
 
     def classes(self) -> Iterator[ClassDef]:
         """Yield every class."""

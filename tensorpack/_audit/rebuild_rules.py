@@ -23,6 +23,10 @@ _FEW = 2
 """Fields that must come from one object for a new one to be a rebuild of it."""
 
 
+_DEPTH = 2
+"""Calls inside of calls that are followed: rebuilds are written out in one place."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """The function that is judged, and the class whose method it is."""
@@ -31,15 +35,47 @@ class _Place:
     function: Function
 
 
+@dataclass(frozen=True, slots=True)
+class _Rebuild:
+    """A new object whose fields come from another of its class.
+
+    Attributes:
+        place: the function that makes it.
+        made: what it is given.
+        root: the name of the other object.
+        share: how many of the fields come from it, from 0 to 1.
+        missing: the fields that it is not given, each with the class that declares it.
+        given: names of those that it is given.
+    """
+
+    place: _Place
+    made: Made
+    root: str
+    share: float
+    missing: list[tuple[Field, ClassDef]]
+    given: frozenset[str]
+
+
 def rebuilds(world: World, reader: Reader) -> Iterator[Report]:
     """Yield a report for each new object that loses fields."""
+    by_class: dict[str, list[_Rebuild]] = {}
+    for place, trace in _traces(world, reader):
+        for found in _rebuilds_in(world, reader, place, trace):
+            by_class.setdefault(found.made.cls.key, []).append(found)
+    for group in by_class.values():
+        for found in group:
+            if found.missing:
+                others = [each for each in group if each is not found]
+                yield _report(reader, found, others)
+
+
+def _traces(world: World, reader: Reader) -> Iterator[tuple[_Place, Trace]]:
     for module in world.index.modules:
         for function in module.functions.values():
             if function.rebuilds:
-                trace = follow_function(world, function)
+                trace = follow_function(world, function, _DEPTH)
                 if trace is not None:
-                    place = _Place(None, function)
-                    yield from _judge(world, reader, place, trace)
+                    yield _Place(None, function), trace
         for cls in module.classes.values():
             if reader.is_enum(cls):
                 continue
@@ -47,15 +83,14 @@ def rebuilds(world: World, reader: Reader) -> Iterator[Report]:
                 if function.name == "__init__":
                     continue
                 if function.rebuilds or verb_of(function) in {"move", "clone", "pin"}:
-                    trace = follow_method(world, cls, Method(cls, function))
+                    trace = follow_method(world, cls, Method(cls, function), _DEPTH)
                     if trace is not None:
-                        place = _Place(cls, function)
-                        yield from _judge(world, reader, place, trace)
+                        yield _Place(cls, function), trace
 
 
-def _judge(
+def _rebuilds_in(
     world: World, reader: Reader, place: _Place, trace: Trace
-) -> Iterator[Report]:
+) -> Iterator[_Rebuild]:
     seen = set()
     for made in trace.made:
         here = (
@@ -69,24 +104,26 @@ def _judge(
             continue
         if reader.is_module(made.cls):
             continue
-        yield from _judge_made(world, reader, place, trace, made)
+        found = _rebuild(world, place, trace, made)
+        if found is not None:
+            yield found
 
 
-def _judge_made(
-    world: World, reader: Reader, place: _Place, trace: Trace, made: Made
-) -> Iterator[Report]:
+def _rebuild(
+    world: World, place: _Place, trace: Trace, made: Made
+) -> _Rebuild | None:
     fields = world.index.fields(made.cls)
-    root, matched = _source(made, place, trace)
+    root, matched = _source(made, trace)
     taken = {name for name, (own, _) in fields.items() if own.parameter}
     if matched < _FEW or not taken:
-        return
+        return None
     if root == "self" and place.cls is not None:
-        is_own = made.cls in world.index.mro(place.cls)
-        if not is_own:
-            return
+        if made.cls not in world.index.mro(place.cls):
+            return None
     elif not _is_of_class(world, place, root, made.cls, matched):
-        return
+        return None
     looped = {name for names in made.loops for name in names or ()}
+    filled = {name for base in world.index.mro(made.cls) for name in base.filled}
     missing = [
         (own, owner)
         for name, (own, owner) in fields.items()
@@ -94,29 +131,25 @@ def _judge_made(
         and own.default not in {"", "unset"}
         and name not in made.given
         and name not in looped
+        and not (name in filled and own.default == "None")
         and not is_on_purpose(own.comment)
         and not says_why(world, trace, name)
     ]
-    if not missing:
-        return
-    yield _report(world, reader, place, made, missing, root, matched / len(taken))
+    given = frozenset(made.given) | looped
+    return _Rebuild(place, made, root, matched / len(taken), missing, given)
 
 
-def _source(made: Made, place: _Place, trace: Trace) -> tuple[str, int]:
+def _source(made: Made, trace: Trace) -> tuple[str, int]:
     """Return the object that most fields come from, and how many do."""
     counts: Counter[str] = Counter()
     for name, value in made.given.items():
         roots = {
             atom.root
             for atom in trace.inside(value)
-            if isinstance(atom, Part) and atom.field == name
+            if (isinstance(atom, Part) and atom.field == name)
+            or (isinstance(atom, Each) and name in (atom.names or ()))
         }
-        roots |= {
-            atom.root
-            for atom in trace.inside(value)
-            if isinstance(atom, Each) and atom.names and name in atom.names
-        }
-        counts.update(roots - {"new", "other"} if place.cls is None else roots)
+        counts.update(roots - {"new", "other"})
     if not counts:
         return "", 0
     ((root, count),) = counts.most_common(1)
@@ -142,47 +175,74 @@ def _is_of_class(
             if isinstance(found, ClassDef) and cls in world.index.mro(found):
                 return True
         return False
-    return root in {"self", "new", "other"} and place.cls is not None
+    return False
 
 
-def _report(
-    world: World,
-    reader: Reader,
-    place: _Place,
-    made: Made,
-    missing: list[tuple[Field, ClassDef]],
-    root: str,
-    share: float,
-) -> Report:
-    names = tuple(own.name for own, _ in missing)
-    most = max((reader.carries(own, owner) for own, owner in missing), default=0)
+def _report(reader: Reader, found: _Rebuild, others: list[_Rebuild]) -> Report:
+    place, made, missing = found.place, found.made, found.missing
+    known = [
+        (own, owner)
+        for own, owner in missing
+        if len(others) > 1
+        and 2 * sum(own.name in each.given for each in others) >= len(others)
+    ]
     verb = verb_of(place.function) if place.cls else ""
     rule = "TP105" if verb == "clone" else "TP106" if place.cls else "TP107"
-    confidence = "medium"
-    if verb and not made.has_rest:
-        confidence = "high"
-    elif made.has_rest or share < 0.4:  # noqa: PLR2004 - mostly another object
-        confidence = "low" if share < 0.4 else "medium"  # noqa: PLR2004
-    elif most is Carries.YES:
-        confidence = "high"
-    defaults = ", ".join(f"`{own.name}={own.default}`" for own, _ in missing[:4])
-    more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""  # noqa: PLR2004
+    confidence = _confidence(reader, found, known, others, verb)
+    told = missing if verb else known or missing
+    defaults = ", ".join(f"`{own.name}={own.default}`" for own, _ in told[:_SHOWN])
+    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
     why = (
-        f"the new `{made.cls.name}` takes its fields from `{root}` but not "
+        f"the new `{made.cls.name}` takes its fields from `{found.root}` but not "
         f"{defaults}{more}: the defaults come back."
     )
+    if known and not verb:
+        why += " Most other functions that rebuild this class hand them on."
     return Report(
         rule,
         place.function.path,
         made.line,
         place.cls.name if place.cls else "",
         place.function.name,
-        names,
+        tuple(own.name for own, _ in told),
         why,
         confidence,
-        tuple((owner.path, own.line) for own, owner in missing),
+        tuple((owner.path, own.line) for own, owner in told),
         place.function.last,
     )
+
+
+_SHOWN = 4
+"""Defaults that a report spells out."""
+
+_MOSTLY = 0.6
+"""Share of the fields from which on a new object is meant to be a whole copy."""
+
+
+def _confidence(
+    reader: Reader,
+    found: _Rebuild,
+    known: list[tuple[Field, ClassDef]],
+    others: list[_Rebuild],
+    verb: str,
+) -> str:
+    """Return how sure it is that fields are lost by mistake.
+
+    What most other rebuilds of the class hand on is lost by mistake; what none of
+    several hands on is left out on purpose.
+    """
+    if verb:
+        return "medium" if found.made.has_rest else "high"
+    told = known or found.missing
+    most = max((reader.carries(own, owner) for own, owner in told), default=0)
+    if known:
+        sure = most is Carries.YES and not found.made.has_rest
+        return "high" if sure else "medium"
+    if len(others) > 1 or found.made.has_rest:
+        return "low"
+    if found.share < _MOSTLY:
+        return "medium" if most is Carries.YES else "low"
+    return "high" if most is Carries.YES else "medium"
 
 
 def one_sided(world: World) -> Iterator[Report]:

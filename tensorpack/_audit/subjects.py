@@ -19,6 +19,7 @@ __all__ = ["FieldOf", "Followed", "Subject", "subjects"]
 _HOST_NAMES = re.compile(
     r"(^|_)(cpu|host|np|numpy|pinned|meta_only)(_|$)", re.IGNORECASE
 )
+_ALIASES = re.compile(r"releas|alias|borrow|shared|_ref(s|erence)?$", re.IGNORECASE)
 _CACHES = re.compile(r"cache|memo|lazy", re.IGNORECASE)
 _SHOWS_TENSOR = {"to", "cuda", "record_stream", "pin_memory", "detach", "cpu", "clone"}
 
@@ -34,6 +35,7 @@ class FieldOf:
         carries: whether it holds tensors, by its annotation and by its use.
         is_host: whether its name or a comment says that it stays where it is.
         is_cache: whether its name, or a method that resets it, says so.
+        is_alias: whether its name says that others own what it holds.
     """
 
     own: Field
@@ -42,6 +44,7 @@ class FieldOf:
     carries: Carries
     is_host: bool
     is_cache: bool
+    is_alias: bool
 
     @property
     def name(self) -> str:
@@ -172,7 +175,8 @@ def _fields(
             carries = Carries.YES
         is_host = is_on_purpose(own.comment) or bool(_HOST_NAMES.search(name))
         is_cache = name in reset or bool(_CACHES.search(name))
-        found[name] = FieldOf(own, owner, arms, carries, is_host, is_cache)
+        is_alias = bool(_ALIASES.search(name))
+        found[name] = FieldOf(own, owner, arms, carries, is_host, is_cache, is_alias)
     return found
 
 
