@@ -1,11 +1,12 @@
 """What adoption gives: methods that `@payload` would delete, and markers it asks for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorpack._audit.annotations import Carries
 from tensorpack._audit.subjects import FieldOf, Subject
 
-__all__ = ["Adoption", "adoption_of"]
+__all__ = ["Adoption", "adoption_of", "as_lines"]
 
 _GIVEN = {"move", "pin", "record", "clone"}
 
@@ -76,3 +77,20 @@ def _marker(own: FieldOf) -> str:
     if any(arm.kind == "box" for arm in unsure):
         return "types of its items, Dynamic or HostOnly"
     return "an adapter or HostOnly" if unsure else ""
+
+
+def as_lines(adoptions: Sequence[Adoption]) -> list[str]:
+    """Return what adoption gives, as lines."""
+    if not adoptions:
+        return []
+    methods = sum(len(each.methods) for each in adoptions)
+    lines = sum(each.lines for each in adoptions)
+    found = [
+        f"`@payload` would delete {methods} methods, {lines} lines, of "
+        f"{len(adoptions)} classes:"
+    ]
+    for each in sorted(adoptions, key=lambda one: (-one.lines, one.path, one.line)):
+        names = ", ".join(each.methods)
+        found.append(f"  {each.path}:{each.line}: {each.cls}: {names} ({each.lines})")
+        found += [f"      {name}: needs {marker}" for name, marker in each.markers]
+    return found

@@ -161,8 +161,9 @@ def _read(node: ast.Call, given: list[Value], frame: Frame) -> Value | None:
         match atom:
             case Whole(root=root):
                 found |= _by_names(node, root, given[1], frame)
-            case Kind() if any(isinstance(each, Key) for each in given[1]):
-                frame.emit("class", node)
+            case Kind(is_own=False) if any(isinstance(each, Key) for each in given[1]):
+                if len(frame.stack) == 1:
+                    frame.emit("class", node)
                 found |= _NOTHING
             case Part() | Each():
                 found |= deeper(frozenset({atom}))

@@ -11,6 +11,7 @@ from tensorpack._audit.subjects import FieldOf, Followed, Subject
 __all__ = ["forgotten_fields"]
 
 _FINE = {State.ACTED, State.UNKNOWN, State.GIVEN, State.RESET}
+_MOVED = {State.ACTED, State.UNKNOWN}
 _MOVES = {"move", "pin"}
 _DOES = {
     "move": "moves",
@@ -27,6 +28,8 @@ _DOES = {
 def forgotten_fields(subject: Subject) -> Iterator[Report]:
     """Yield a report for each field that a whole-object method leaves out."""
     for method in subject.methods:
+        if any(event.kind == "class" for event in method.trace.events):
+            continue  # it reads the class: TP115 says so of all fields at once
         for own in subject.fields.values():
             if own.carries is Carries.NO or own.is_host:
                 continue
@@ -83,6 +86,10 @@ def _judge(
         if any(own.owner in subject.world.index.mro(owner) for owner in bases):
             return  # said of the base
     if not subject.is_known_to(own, method):
+        if subject.cls.kind == "plain":
+            # What a plain class adds is often no part of what its base moves.
+            is_sure = sure == "high" and own.own.annotation and method.verb == "record"
+            sure = "medium" if is_sure else "low"
         yield _unknown(subject, method, own, sure)
         return
     if own.is_cache and verb == "record":
@@ -101,7 +108,7 @@ def _judge(
                 )
                 yield _report("TP105", subject, method, own, why, sure)
         case "size":
-            if acted:
+            if acted and not own.is_cache:
                 why = f"`{method.name}` counts {_names(acted)} and not `{own.name}`."
                 yield _report("TP121", subject, method, own, why, _lower(sure))
         case _:
@@ -158,9 +165,7 @@ def _not_recorded(
     subject: Subject, method: Followed, own: FieldOf, outcome: Outcome, sure: str
 ) -> Iterator[Report]:
     movers = subject.of_verb("move", "pin")
-    moved = [
-        each.name for each in movers if subject.outcome(each, own).state is State.ACTED
-    ]
+    moved = [each.name for each in movers if subject.outcome(each, own).state in _MOVED]
     if movers and not moved:
         return  # what nothing moves needs no record here: TP103 says so
     spelled = own.own.annotation or "unannotated"

@@ -135,6 +135,7 @@ def read_all(
         for done, (path, root) in enumerate(work):
             progress(done)
             yield summary_of(path, root)
+        progress(len(work))
         return
     done = 0
     batches = [work[at : at + 32] for at in range(0, len(work), 32)]

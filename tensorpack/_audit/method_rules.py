@@ -184,10 +184,8 @@ def _thrown_away(subject: Subject, method: Followed) -> Iterator[Report]:
 
 def _live_dictionary(subject: Subject, method: Followed) -> Iterator[Report]:
     live = next((each for each in method.trace.events if each.kind == "live"), None)
-    if live is None or not method.trace.made:
-        return
-    result = method.trace.result
-    if any(isinstance(atom, Whole) and atom.root == "self" for atom in result):
+    roots = {atom.root for atom in method.trace.result if isinstance(atom, Whole)}
+    if live is None or "self" in roots or not (method.trace.made or "new" in roots):
         return
     why = (
         "the dictionary that is written to is the one of `self`, not a copy: the source "

@@ -44,6 +44,7 @@ class _Rebuild:
         made: what it is given.
         root: the name of the other object.
         share: how many of the fields come from it, from 0 to 1.
+        matched: the same as a count.
         missing: the fields that it is not given, each with the class that declares it.
         given: names of those that it is given.
     """
@@ -52,6 +53,7 @@ class _Rebuild:
     made: Made
     root: str
     share: float
+    matched: int
     missing: list[tuple[Field, ClassDef]]
     given: frozenset[str]
 
@@ -136,7 +138,8 @@ def _rebuild(
         and not says_why(world, trace, name)
     ]
     given = frozenset(made.given) | looped
-    return _Rebuild(place, made, root, matched / len(taken), missing, given)
+    share = matched / len(taken)
+    return _Rebuild(place, made, root, share, matched, missing, given)
 
 
 def _source(made: Made, trace: Trace) -> tuple[str, int]:
@@ -215,6 +218,9 @@ def _report(reader: Reader, found: _Rebuild, others: list[_Rebuild]) -> Report:
 _SHOWN = 4
 """Defaults that a report spells out."""
 
+_NEARLY = 0.75
+"""Share of what is given that comes from the one other object, in a plain rebuild."""
+
 _MOSTLY = 0.6
 """Share of the fields from which on a new object is meant to be a whole copy."""
 
@@ -231,12 +237,15 @@ def _confidence(
     What most other rebuilds of the class hand on is lost by mistake; what none of
     several hands on is left out on purpose.
     """
+    if reader.of_class(found.made.cls) is not Carries.YES:
+        return "low"
     if verb:
         return "medium" if found.made.has_rest else "high"
     told = known or found.missing
     most = max((reader.carries(own, owner) for own, owner in told), default=0)
     if known:
         sure = most is Carries.YES and not found.made.has_rest
+        sure = sure and found.matched >= _NEARLY * len(found.given)
         return "high" if sure else "medium"
     if len(others) > 1 or found.made.has_rest:
         return "low"

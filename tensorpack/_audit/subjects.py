@@ -120,6 +120,8 @@ def says_why(world: World, trace: Trace, name: str) -> bool:
         lines = world.bodies.lines(function.path)[function.first - 1 : function.last]
         for at, line in enumerate(lines):
             code, mark, comment = line.partition("#")
+            if mark and re.match(rf"\s*{re.escape(name)}\s*=", comment):
+                return True  # left out by hand, for all to see
             if not mark or not is_on_purpose(comment):
                 continue
             below = lines[at + 1] if not code.strip() and at + 1 < len(lines) else ""
