@@ -39,9 +39,7 @@ def adoption_of(subject: Subject) -> Adoption | None:
         for each in subject.methods
         if each.method.owner is subject.cls and each.verb in _GIVEN
     ]
-    tensors = [
-        each for each in subject.fields.values() if each.carries is Carries.YES
-    ]
+    tensors = [each for each in subject.fields.values() if each.carries is Carries.YES]
     if not own or not tensors:
         return None
     lines = sum(

@@ -114,7 +114,10 @@ def _once(reports: Iterable[Report]) -> Iterator[Report]:
 
 def _is_silenced(report: Report, index: Index) -> bool:
     """Return whether a comment at the field, in the method or the class silences it."""
-    places = [*report.declared, *(("", 0) for _ in report.fields[len(report.declared) :])]
+    places = [
+        *report.declared,
+        *(("", 0) for _ in report.fields[len(report.declared) :]),
+    ]
     left = set(report.fields) or {"*"}
     for silence in index.home(report.path).silences:
         cls = index.home(report.path).classes.get(report.cls)

@@ -247,7 +247,9 @@ def _together(name: str, given: list[Value], frame: Frame) -> Value:
     inner, content = frame.trace.new_box()
     if name == "enumerate":
         content.slots.append(_NOTHING)
-    content.slots += [items_of(value, frame) for value in given[: 1 if name == "enumerate" else None]]
+    content.slots += [
+        items_of(value, frame) for value in given[: 1 if name == "enumerate" else None]
+    ]
     pairs.slots.append(frozenset({inner}))
     return frozenset({outer})
 

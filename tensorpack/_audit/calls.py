@@ -133,9 +133,9 @@ def _callee_of(
 def _of_super(node: ast.Call, frame: Frame) -> Value | None:
     """Return the method that `super().m` finds; None if it is no such call."""
     match node.func:
-        case ast.Attribute(
-            value=ast.Call(func=ast.Name(id="super")), attr=name
-        ) if frame.trace.cls is not None:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if (
+            frame.trace.cls is not None
+        ):
             frame.emit("super", node, name=name)
             index = frame.world.index
             method = index.method(frame.trace.cls, name, frame.owner or frame.trace.cls)
@@ -292,7 +292,9 @@ def enter(routine: Routine, node: ast.Call, given: Arguments, frame: Frame) -> V
         for atom in frame.trace.inside(given.all())
     )
     if tree is None or not worth or len(frame.stack) > frame.limit:
-        return _of_unknown(function.name if function else "", node, UNKNOWN, given, frame)
+        return _of_unknown(
+            function.name if function else "", node, UNKNOWN, given, frame
+        )
     inner = Frame(
         frame.world,
         frame.trace,
@@ -347,7 +349,11 @@ def _bind_arguments(
     ):
         is_class = routine.function and "classmethod" in routine.function.decorators
         if isinstance(routine.me, Whole):
-            me = Kind(routine.me.cls, True) if is_class and routine.me.cls else routine.me
+            me = (
+                Kind(routine.me.cls, True)
+                if is_class and routine.me.cls
+                else routine.me
+            )
             plain.insert(0, frozenset({me}))
         elif is_class:
             plain.insert(0, frozenset({routine.me}))

@@ -265,9 +265,7 @@ def _add_attributes(
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                     pairs += [
                         (one, two, "")
-                        for one, two in zip(
-                            target.elts, node.value.elts, strict=False
-                        )
+                        for one, two in zip(target.elts, node.value.elts, strict=False)
                     ]
                 else:
                     pairs.append((target, node.value, ""))

@@ -240,12 +240,15 @@ def _follows(cls: ClassDef, name: str, index: Index) -> bool:
 
 def _has(arm: Arm, names: frozenset[str], index: Index) -> bool:
     if arm.kind == "box":
-        return bool(names & {"items", "keys", "values", "__iter__", "__len__", "_fields"})
+        return bool(
+            names & {"items", "keys", "values", "__iter__", "__len__", "_fields"}
+        )
     if arm.kind != "object" or arm.cls is None or arm.carries is Carries.NO:
         return True
     if index.strange_bases(arm.cls) - {"ABC", "abc.ABC", "object"}:
         return True
     fields = index.fields(arm.cls)
-    return all(
-        index.method(arm.cls, name) is not None or name in fields for name in names
-    ) or index.method(arm.cls, "__getattr__") is not None
+    return (
+        all(index.method(arm.cls, name) is not None or name in fields for name in names)
+        or index.method(arm.cls, "__getattr__") is not None
+    )

@@ -92,9 +92,7 @@ def _of_subscript(node: ast.Subscript, frame: Frame) -> Value:
     return of_item(node, base, key or UNKNOWN, frame)
 
 
-def _of_choice(
-    test: ast.expr, body: ast.expr, orelse: ast.expr, frame: Frame
-) -> Value:
+def _of_choice(test: ast.expr, body: ast.expr, orelse: ast.expr, frame: Frame) -> Value:
     true, false = tests_of(test, frame)
     value_of(test, frame)
     before = len(frame.guards)

@@ -50,8 +50,10 @@ def _is_told_elsewhere(
         for each in method.trace.made
         if each.mode == "constructor" and each.cls is subject.cls
     ]
-    if outcome.state in {State.ABSENT, State.MENTIONED} and made and (
-        method.verb not in {"record", "size", "copy_"}
+    if (
+        outcome.state in {State.ABSENT, State.MENTIONED}
+        and made
+        and (method.verb not in {"record", "size", "copy_"})
     ):
         return True  # a new object without the field: `rebuild_rules` says so
     followed = [function for _, function in method.trace.visited[1:]]
@@ -76,7 +78,9 @@ def _judge(
         yield from _type_test(subject, method, own, outcome)
         return
     if own.owner is not subject.cls:
-        reached = [owner for owner, each in method.trace.visited if each.name == method.name]
+        reached = [
+            owner for owner, each in method.trace.visited if each.name == method.name
+        ]
         skipped = _skipped(subject, method, own)
         if skipped is not None:
             if not _is_older(subject, own, reached):
@@ -247,9 +251,7 @@ def _skipped(subject: Subject, method: Followed, own: FieldOf) -> ClassDef | Non
     return None
 
 
-def _is_older(
-    subject: Subject, own: FieldOf, reached: list[ClassDef | None]
-) -> bool:
+def _is_older(subject: Subject, own: FieldOf, reached: list[ClassDef | None]) -> bool:
     """Return whether a base of the class already joins the same two classes."""
     index = subject.world.index
     stop = reached[-1] if reached else None
@@ -262,7 +264,9 @@ def _is_older(
 def _unreached(
     subject: Subject, method: Followed, own: FieldOf, base: ClassDef, sure: str
 ) -> Report:
-    reached = [owner for owner, each in method.trace.visited if each.name == method.name]
+    reached = [
+        owner for owner, each in method.trace.visited if each.name == method.name
+    ]
     last = reached[-1].name if reached and reached[-1] else method.method.owner.name
     why = (
         f"`{base.name}.{method.name}` handles `{own.name}`, but it is never reached: "

@@ -89,6 +89,8 @@ def _reason(error: BaseException) -> str:
     """Say in one line why a file could not be audited."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f"not valid Python 3: line {error.lineno}: {error.msg}"
+    if isinstance(error, SyntaxError) and "encoding declaration" in str(error):
+        return "not utf-8 text, and no encoding is declared"
     if isinstance(error, UnicodeDecodeError):
         return f"not {error.encoding} text: byte {error.start}"
     if isinstance(error, RecursionError | MemoryError):

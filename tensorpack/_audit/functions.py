@@ -8,7 +8,9 @@ from dataclasses import dataclass
 __all__ = ["Function", "Parameter", "function_of"]
 
 _CARRIED = re.compile(r"\b(\w+)\s*=\s*\(?\s*(\w+)\.\1\b")
-_MADE = re.compile(r"\b([A-Z_]\w*|cls|replace|evolve)\(|\btype\(|__class__\(|_replace\(")
+_MADE = re.compile(
+    r"\b([A-Z_]\w*|cls|replace|evolve)\(|\btype\(|__class__\(|_replace\("
+)
 _STREAMS = re.compile(r"\brecord_stream\b|\bnon_blocking\b|\bwait_event\b|\bEvent\(")
 
 

@@ -96,7 +96,7 @@ class Index:
         symbol = self._resolve_head(head, module, depth)
         while rest:
             head, _, rest = rest.partition(".")
-            symbol = self._attribute(symbol, head, depth)
+            symbol = self._attribute(symbol, head, module, depth)
         return symbol
 
     def _resolve_head(self, name: str, module: Module, depth: int) -> Symbol:
@@ -130,7 +130,7 @@ class Index:
         known = found.found is not None or found.alias or found.dotted != name
         return found if known else None
 
-    def _attribute(self, symbol: Symbol, name: str, depth: int) -> Symbol:
+    def _attribute(self, symbol: Symbol, name: str, near: Module, depth: int) -> Symbol:
         match symbol.found:
             case Module() as module:
                 found = self._resolve_head(name, module, depth + 1)
@@ -142,6 +142,10 @@ class Index:
                 home = self.home(cls.path)
                 inner = home.classes.get(f"{cls.name}.{name}")
                 return Symbol(f"{symbol.dotted}.{name}", inner, home=home)
+            case None if not symbol.alias:
+                # A folder without `__init__` is a package all the same.
+                dotted = f"{symbol.dotted}.{name}"
+                return Symbol(dotted, self.module(dotted, near))
         return Symbol(f"{symbol.dotted}.{name}")
 
     def bases(self, cls: ClassDef) -> tuple[list[ClassDef], set[str]]:

@@ -42,8 +42,13 @@ def items_of(value: Value, frame: Frame, *, values: bool = False) -> Value:
             case Pairs():
                 found |= frozenset({atom})
             case Whole(root=root, cls=cls):
-                if cls is not None and cls.kind != "namedtuple" and not any(
-                    "__iter__" in base.methods for base in frame.world.index.mro(cls)
+                if (
+                    cls is not None
+                    and cls.kind != "namedtuple"
+                    and not any(
+                        "__iter__" in base.methods
+                        for base in frame.world.index.mro(cls)
+                    )
                 ):
                     continue
                 found |= frozenset({Each(root)})

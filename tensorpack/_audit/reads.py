@@ -130,9 +130,7 @@ def part_of(
     if name == "__dict__":
         return frozenset({Items(whole.root, live=True)})
     if name == "__slots__" and whole.cls is not None:
-        slots = {
-            slot for base in index.mro(whole.cls)[:1] for slot in base.slots or ()
-        }
+        slots = {slot for base in index.mro(whole.cls)[:1] for slot in base.slots or ()}
         names = frozenset(slots) if slots else None
         return frozenset({Names(whole.root, names)})
     if name in _NAMES:

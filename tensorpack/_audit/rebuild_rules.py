@@ -111,9 +111,7 @@ def _rebuilds_in(
             yield found
 
 
-def _rebuild(
-    world: World, place: _Place, trace: Trace, made: Made
-) -> _Rebuild | None:
+def _rebuild(world: World, place: _Place, trace: Trace, made: Made) -> _Rebuild | None:
     fields = world.index.fields(made.cls)
     root, matched = _source(made, trace)
     taken = {name for name, (own, _) in fields.items() if own.parameter}

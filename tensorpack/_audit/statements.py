@@ -214,9 +214,7 @@ def set_field(
         frame.emit("set", node, [own])
 
 
-def _augment(
-    target: ast.expr, value: ast.expr, node: ast.AST, frame: Frame
-) -> None:
+def _augment(target: ast.expr, value: ast.expr, node: ast.AST, frame: Frame) -> None:
     parts = value_of(target, frame)
     frame.emit("act", node, frame.trace.subjects(parts), "operator")
     given = value_of(value, frame)

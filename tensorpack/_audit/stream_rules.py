@@ -11,7 +11,9 @@ from tensorpack._audit.reports import Report
 
 __all__ = ["streams"]
 
-_WAITS = re.compile(r"synchronize\(|\.wait\(|wait_stream\(|wait_event\(|Event\(|\.query\(")
+_WAITS = re.compile(
+    r"synchronize\(|\.wait\(|wait_stream\(|wait_event\(|Event\(|\.query\("
+)
 _READS = re.compile(r"\.(item|tolist|numpy)\(")
 _COPIES = {"to", "cuda", "to_device"}
 
@@ -28,9 +30,7 @@ def streams(world: World) -> Iterator[Report]:
                     yield from _judge(world, cls, function)
 
 
-def _judge(
-    world: World, cls: ClassDef | None, function: Function
-) -> Iterator[Report]:
+def _judge(world: World, cls: ClassDef | None, function: Function) -> Iterator[Report]:
     node = world.bodies.node(function)
     if node is None:
         return
@@ -115,7 +115,9 @@ def _is_host(node: ast.expr) -> bool:
     match node:
         case ast.Constant(value=str() as text):
             return text.startswith("cpu")
-        case ast.Call(func=ast.Attribute(attr="device"), args=[ast.Constant(value="cpu")]):
+        case ast.Call(
+            func=ast.Attribute(attr="device"), args=[ast.Constant(value="cpu")]
+        ):
             return True
     return False
 

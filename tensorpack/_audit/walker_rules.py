@@ -23,9 +23,7 @@ def walkers(world: World) -> Iterator[Report]:
                 yield from _judge(world, cls, function)
 
 
-def _judge(
-    world: World, cls: ClassDef | None, function: Function
-) -> Iterator[Report]:
+def _judge(world: World, cls: ClassDef | None, function: Function) -> Iterator[Report]:
     names = [each.name for each in function.parameters if each.kind == "plain"]
     names = [name for name in names if name not in {"self", "cls"}]
     is_walker = "record_stream" in function.name or "apply" in function.name

@@ -22,10 +22,11 @@ from torch import Tensor
 def audited(tmp_path: Path) -> Audited:
     """Return a function that audits the text of a module, or texts by file name."""
 
-    def run(text: str = "", **files: str) -> Findings:
-        texts = {"module": HEAD + textwrap.dedent(text)} if text else files
-        for name, content in texts.items():
-            path = tmp_path / (name.replace("__", "/") + ".py")
+    def run(text: str | dict[str, str]) -> Findings:
+        if isinstance(text, str):
+            text = {"module.py": HEAD + textwrap.dedent(text)}
+        for name, content in text.items():
+            path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(content))
         return audit([tmp_path], processes=1)
