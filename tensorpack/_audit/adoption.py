@@ -1,4 +1,4 @@
-"""What adoption gives: methods that `@payload` would delete, and markers it asks for."""
+"""What adoption gives: methods `@payload` would delete, markers it asks for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,10 +83,8 @@ def as_lines(adoptions: Sequence[Adoption]) -> list[str]:
         return []
     methods = sum(len(each.methods) for each in adoptions)
     lines = sum(each.lines for each in adoptions)
-    found = [
-        f"`@payload` would delete {methods} methods, {lines} lines, of "
-        f"{len(adoptions)} classes:"
-    ]
+    total = f"{methods} methods, {lines} lines, of {len(adoptions)} classes"
+    found = [f"`@payload` would delete {total}:"]
     for each in sorted(adoptions, key=lambda one: (-one.lines, one.path, one.line)):
         names = ", ".join(each.methods)
         found.append(f"  {each.path}:{each.line}: {each.cls}: {names} ({each.lines})")

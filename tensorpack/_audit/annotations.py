@@ -1,4 +1,4 @@
-"""What an annotation may carry, from its text: tensors for certain, perhaps, or none."""
+"""What an annotation may carry, from its text: tensors, perhaps some, or none."""
 
 import ast
 from collections.abc import Iterable
@@ -67,6 +67,9 @@ _OBJECTS = {
     "BatchFeature",
     "TensorFrame",
 }
+_SHOW_TENSORS = {"to", "to_device", "cuda", "record_stream", "pin_memory", "clone"}
+"""Methods by which a plain class shows that it is about its tensors."""
+
 _JAXTYPING = {
     "Float",
     "Int",
@@ -227,9 +230,8 @@ class Reader:
             most = max(found, default=Carries.MAY)
             if most is Carries.MAY and cls.name in _OBJECTS | _TENSORS:
                 most = Carries.YES
-            if cls.kind == "plain" and most is Carries.YES and not cls.methods.keys() & {
-                "to", "to_device", "cuda", "record_stream", "pin_memory", "clone",
-            }:  # fmt: skip
+            moves = bool(cls.methods.keys() & _SHOW_TENSORS)
+            if cls.kind == "plain" and most is Carries.YES and not moves:
                 most = Carries.MAY
             self._known[cls.key] = most
         return self._known[cls.key]
@@ -261,6 +263,8 @@ class Reader:
                 return self._of_generic(value, inside, home, depth)
             case ast.Name() | ast.Attribute():
                 return self._of_name(ast.unparse(node), home, depth)
+            case _:
+                pass
         return [Arm("any", Carries.MAY, ast.unparse(node))]
 
     def _of_generic(

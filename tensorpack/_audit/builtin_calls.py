@@ -1,4 +1,4 @@
-"""Calls of what Python, dataclasses and attrs give for walking the fields of objects."""
+"""Calls of what Python, dataclasses and attrs give for walking fields."""
 
 import ast
 from collections.abc import Callable
@@ -64,6 +64,7 @@ _FIELDS = {"fields", "fields_dict", "payload_keys", "get_type_hints", "dir"}
 def of_builtin(
     name: str,
     node: ast.Call,
+    *,
     base: Value,
     given: list[Value],
     frame: Frame,
@@ -104,7 +105,7 @@ def of_builtin(
             if isinstance(atom, Kind):
                 return frozenset({Whole("new", atom.cls)})
     if name == "update":
-        return _update(node, base, given, frame)
+        return _update(node, base, frame)
     return None
 
 
@@ -120,7 +121,7 @@ def _through(name: str, value: Value, frame: Frame) -> Value:
     if parts:
         return deeper(parts)
     if not value:
-        return UNKNOWN if frame else frozenset({box})
+        return UNKNOWN
     content.slots.append(inner)
     return frozenset({box})
 
@@ -167,6 +168,8 @@ def _read(node: ast.Call, given: list[Value], frame: Frame) -> Value | None:
                 found |= _NOTHING
             case Part() | Each():
                 found |= deeper(frozenset({atom}))
+            case _:
+                pass
     return found
 
 
@@ -267,7 +270,7 @@ def _copied(
             frame.trace.made.append(made)
             return frozenset({Whole("new", atom.cls)})
         if isinstance(atom, Items):
-            return frozenset({Items(atom.root, False, name == "deepcopy")})
+            return frozenset({Items(atom.root, acted=name == "deepcopy")})
     subjects = frame.trace.subjects(value)
     if not subjects:
         return None
@@ -287,7 +290,7 @@ def _dict(
     for value in given:
         for atom in value:
             if isinstance(atom, Items | Pairs):
-                return frozenset({Items(atom.root, False, atom.acted)})
+                return frozenset({Items(atom.root, acted=atom.acted)})
             if isinstance(atom, Box):
                 return value
             if isinstance(atom, Part | Each):
@@ -307,9 +310,7 @@ def _mapped(node: ast.Call, given: list[Value], frame: Frame) -> Value:
     return frozenset({box})
 
 
-def _update(
-    node: ast.Call, base: Value, given: list[Value], frame: Frame
-) -> Value | None:
+def _update(node: ast.Call, base: Value, frame: Frame) -> Value | None:
     """Note that `new.__dict__.update(...)` sets fields."""
     targets = [atom for atom in base if isinstance(atom, Items)]
     if not targets:

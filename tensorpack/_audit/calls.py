@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from tensorpack._audit.builtin_calls import of_builtin
 from tensorpack._audit.frames import Frame
@@ -19,18 +18,17 @@ from tensorpack._audit.trace import (
     Pairs,
     Part,
     Routine,
-    Text,
     Value,
     Whole,
     acted,
     deeper,
 )
+from tensorpack._audit.unknown_calls import READERS, Arguments, of_unknown
 
-__all__ = ["Arguments", "enter", "of_call"]
+__all__ = ["enter", "of_call"]
 
 Evaluator = Callable[[ast.expr, Frame], Value]
 
-_READERS = {"keys", "values", "items", "get", "pop", "setdefault", "copy"}
 _ASKS = {
     "dim",
     "size",
@@ -50,32 +48,6 @@ _ASKS = {
 _CHANGES = {"replace", "_replace", "evolve", "model_copy", "structs.replace"}
 
 
-@dataclass(slots=True)
-class Arguments:
-    """The arguments of a call.
-
-    Attributes:
-        plain: positional.
-        named: by keyword.
-        spread: mappings after `**`.
-        starred: what is iterated after `*`.
-    """
-
-    plain: list[Value] = field(default_factory=list)
-    named: dict[str, Value] = field(default_factory=dict)
-    spread: list[tuple[ast.expr, Value]] = field(default_factory=list)
-    starred: list[Value] = field(default_factory=list)
-
-    def all(self) -> Value:
-        """Return all arguments as one value."""
-        found: Value = UNKNOWN
-        for value in [*self.plain, *self.named.values(), *self.starred]:
-            found |= value
-        for _, value in self.spread:
-            found |= value
-        return found
-
-
 def of_call(node: ast.Call, frame: Frame, evaluate: Evaluator) -> Value:
     """Return what a call gives, and note what it does."""
     thrown = frame.thrown is node
@@ -91,7 +63,9 @@ def of_call(node: ast.Call, frame: Frame, evaluate: Evaluator) -> Value:
         callee = evaluate(node.func, frame)
     given = _arguments(node, frame, evaluate)
     name = _name(node.func)
-    found = of_builtin(name, node, base, given.plain, frame, evaluate)
+    found = of_builtin(
+        name, node, base=base, given=given.plain, frame=frame, evaluate=evaluate
+    )
     if found is not None:
         return found
     result = _of_change(name, node, base, given, frame)
@@ -111,7 +85,7 @@ def of_call(node: ast.Call, frame: Frame, evaluate: Evaluator) -> Value:
         return _of_method(name, node, subjects, given, frame, thrown=thrown)
     if followed:
         return result
-    return _of_unknown(name, node, base, given, frame)
+    return of_unknown(name, node, base, given, frame)
 
 
 def _name(func: ast.expr) -> str:
@@ -236,6 +210,8 @@ def _give(made: Made, given: Arguments, frame: Frame) -> None:
                     known = True
                 case Nothing():
                     known = True
+                case _:
+                    pass
         made.is_open = made.is_open or not known
 
 
@@ -268,7 +244,7 @@ def _of_method(
     if name in _ASKS:
         frame.emit("ask", node, subjects, name)
         return UNKNOWN
-    if name in _READERS:
+    if name in READERS:
         return deeper(frozenset(subjects)) | (
             given.plain[1] if len(given.plain) > 1 else UNKNOWN
         )
@@ -292,7 +268,7 @@ def enter(routine: Routine, node: ast.Call, given: Arguments, frame: Frame) -> V
         for atom in frame.trace.inside(given.all())
     )
     if tree is None or not worth or len(frame.stack) > frame.limit:
-        return _of_unknown(
+        return of_unknown(
             function.name if function else "", node, UNKNOWN, given, frame
         )
     inner = Frame(
@@ -342,15 +318,14 @@ def _bind_arguments(
     args: ast.arguments, routine: Routine, given: Arguments, inner: Frame
 ) -> None:
     plain = list(given.plain)
-    for value in given.starred:
-        plain.append(items_of(value, inner))
+    plain += [items_of(value, inner) for value in given.starred]
     if routine.me is not None and "staticmethod" not in (
         routine.function.decorators if routine.function else ()
     ):
         is_class = routine.function and "classmethod" in routine.function.decorators
         if isinstance(routine.me, Whole):
             me = (
-                Kind(routine.me.cls, True)
+                Kind(routine.me.cls, is_own=True)
                 if is_class and routine.me.cls
                 else routine.me
             )
@@ -377,57 +352,3 @@ def _bind_arguments(
         content.named.update(named)
         content.is_open = bool(given.spread)
         inner.names[args.kwarg.arg] = frozenset({box})
-
-
-def _of_unknown(
-    name: str, node: ast.Call, base: Value, given: Arguments, frame: Frame
-) -> Value:
-    """Return what a call gives that cannot be followed: it may do anything."""
-    value = given.all()
-    box_in_base = [atom for atom in base if isinstance(atom, Box)]
-    for atom in box_in_base:
-        _change_box(atom, name, node, given, frame)
-    if box_in_base and name in {"append", "extend", "add", "insert", "update"}:
-        return UNKNOWN
-    if box_in_base and name in _READERS:
-        return frozenset(box_in_base)
-    wholes = [
-        atom
-        for atom in frame.trace.inside(value | base)
-        if isinstance(atom, Whole) and atom.root != "new"
-    ]
-    if wholes:
-        frame.emit("escape", node, name=name)
-    subjects = frame.trace.subjects(value | base)
-    frame.emit("act", node, subjects, name)
-    if name.startswith(("set_", "add_")):
-        for atom in frame.trace.inside(value):
-            if isinstance(atom, Box):
-                frame.trace.stored.add(atom.number)
-    return acted(subjects)
-
-
-def _change_box(
-    box: Box, name: str, node: ast.Call, given: Arguments, frame: Frame
-) -> None:
-    content = frame.trace.boxes[box.number]
-    if name in {"append", "add", "insert"} and given.plain:
-        content.slots.append(given.plain[-1])
-        subjects = frame.trace.subjects(given.plain[-1])
-        frame.emit("append", node, subjects, box=box.number)
-    elif name == "extend" and given.plain:
-        content.slots.append(items_of(given.plain[0], frame))
-    elif name == "update":
-        content.named.update(given.named)
-        for value in [*given.plain, *(value for _, value in given.spread)]:
-            for atom in value:
-                match atom:
-                    case Items() | Pairs():
-                        content.loops.append(None)
-                    case Box(number=number) if number != box.number:
-                        other = frame.trace.boxes[number]
-                        content.named.update(other.named)
-                        content.loops += other.loops
-                        content.slots += other.slots
-                    case Text() | Nothing():
-                        pass

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tensorpack._audit.comments import comment_of
-from tensorpack._audit.functions import Function, function_of, last_name
+from tensorpack._audit.functions import (
+    Function,
+    Parameter,
+    function_of,
+    last_name,
+)
 
 __all__ = ["ClassDef", "Field", "class_of"]
 
@@ -141,6 +146,8 @@ def class_of(
                 _add_annotated(cls, item, lines)
             case ast.Assign(targets=[ast.Name(id=own)], value=value):
                 _add_assigned(cls, own, value, item, lines)
+            case _:
+                pass
     cls.filled = frozenset(
         name
         for own in cls.methods.values()
@@ -274,16 +281,25 @@ def _add_attributes(
         for target, value, annotation in pairs:
             match target:
                 case ast.Attribute(value=ast.Name(id=name), attr=attr) if name == me:
-                    _add_attribute(cls, attr, value, annotation, node, given, lines)
+                    _add_attribute(
+                        cls,
+                        attr,
+                        value,
+                        annotation=annotation,
+                        node=node,
+                        given=given,
+                        lines=lines,
+                    )
 
 
 def _add_attribute(
     cls: ClassDef,
     attr: str,
     value: ast.expr | None,
+    *,
     annotation: str,
     node: ast.AST,
-    given: dict[str, object],
+    given: dict[str, Parameter],
     lines: Sequence[str],
 ) -> None:
     before = cls.fields.get(attr)
@@ -297,10 +313,10 @@ def _add_attribute(
     if direct:
         source = given[direct]
         parameter = direct
-        default = str(getattr(source, "default", ""))
+        default = source.default
         is_same = isinstance(value, ast.Name) or direct.strip("_") == attr.strip("_")
         if not annotation and is_same:
-            annotation = str(getattr(source, "annotation", ""))
+            annotation = source.annotation
         if not is_same:
             parameter = ""
             default = "unset"

@@ -205,6 +205,8 @@ def matches(arm: Arm, types: frozenset[str], index: Index) -> bool:
             return bool(types & family)
         case "object":
             return _is_object(arm, types, index)
+        case _:
+            pass
     return False
 
 

@@ -37,7 +37,7 @@ def value_of(node: ast.expr | None, frame: Frame) -> Value:
         case ast.Name(id=name):
             return frame.look_up(name)
         case ast.Attribute():
-            return of_attribute(node, value_of(node.value, frame), frame, value_of)
+            return of_attribute(node, value_of(node.value, frame), frame)
         case ast.Call():
             return of_call(node, frame, value_of)
         case ast.Subscript():
@@ -83,6 +83,8 @@ def value_of(node: ast.expr | None, frame: Frame) -> Value:
             return UNKNOWN
         case ast.JoinedStr():
             return _NOTHING
+        case _:
+            pass
     return UNKNOWN
 
 
@@ -120,7 +122,7 @@ def _of_literal(items: list[ast.expr], frame: Frame) -> Value:
 
 
 def _of_mapping(node: ast.Dict, frame: Frame) -> Value:
-    box, content = frame.trace.new_box()
+    box, _ = frame.trace.new_box()
     if not node.keys:
         return frozenset({*_NOTHING, box})
     for key, value in zip(node.keys, node.values, strict=True):
@@ -164,7 +166,7 @@ def store(box: Box, key: Value, given: Value, node: ast.AST, frame: Frame) -> No
             content.loops.append(atom.names)
             known = True
             _note_stored(given, frame)
-            subjects = [each for each in frame.trace.subjects(given)]
+            subjects = frame.trace.subjects(given)
             frame.emit("store", node, [s for s in subjects if not s.acted])
     content.slots.append(given)
     if not known:

@@ -107,8 +107,8 @@ def _judge(
         case "copy_":
             if outcome.state is not State.KEPT and acted:
                 why = (
-                    f"`{method.name}` copies {_names(acted)} and not `{own.name}`, which "
-                    "keeps its old values."
+                    f"`{method.name}` copies {_names(acted)} and not `{own.name}`, "
+                    "which keeps its old values."
                 )
                 yield _report("TP105", subject, method, own, why, sure)
         case "size":
@@ -147,9 +147,9 @@ def _report(
     subject: Subject,
     method: Followed,
     own: FieldOf,
-    why: str,
-    confidence: str,
+    *told: str,
 ) -> Report:
+    why, confidence = told
     function = method.method.function
     return Report(
         rule,
@@ -175,8 +175,8 @@ def _not_recorded(
     spelled = own.own.annotation or "unannotated"
     after = f"which `{moved[0]}` moves" if moved else f"annotated `{spelled}`"
     why = (
-        f"`{own.name}`, {after}, is {outcome.state.value} by `{method.name}`: its memory "
-        "may be handed out again while the stream still reads it."
+        f"`{own.name}`, {after}, is {outcome.state.value} by `{method.name}`: its "
+        "memory may be handed out again while the stream still reads it."
     )
     yield _report("TP101", subject, method, own, why, sure)
 
@@ -279,8 +279,8 @@ def _unknown(subject: Subject, method: Followed, own: FieldOf, sure: str) -> Rep
     """Return the report of a field that the class of the method knows nothing of."""
     owner = method.method.owner.name
     why = (
-        f"`{method.name}` of `{owner}` names its fields one by one and knows nothing of "
-        f"`{own.name}`, which `{own.owner.name}` adds."
+        f"`{method.name}` of `{owner}` names its fields one by one and knows nothing "
+        f"of `{own.name}`, which `{own.owner.name}` adds."
     )
     return _report("TP109", subject, method, own, why, sure)
 
@@ -315,8 +315,7 @@ def _type_test(
 def _moves_itself(arms: tuple[Arm, ...]) -> bool:
     """Return whether a class that is passed over is one that is meant to move."""
     return any(
-        arm.kind == "box"
-        or arm.kind == "tensor"
+        arm.kind in {"box", "tensor"}
         or arm.cls is None
         or bool(
             arm.cls.methods.keys()

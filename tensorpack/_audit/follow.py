@@ -50,7 +50,11 @@ def _follow(
     decorators = set(function.decorators)
     if cls is not None and parameters and "staticmethod" not in decorators:
         me = parameters.pop(0)
-        atom = Kind(cls, True) if "classmethod" in decorators else Whole("self", cls)
+        atom = (
+            Kind(cls, is_own=True)
+            if "classmethod" in decorators
+            else Whole("self", cls)
+        )
         frame.names[me.name] = frozenset({atom})
     for parameter in parameters:
         if parameter.kind == "kwargs":

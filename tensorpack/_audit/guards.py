@@ -2,9 +2,10 @@
 
 import ast
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tensorpack._audit.frames import Frame
-from tensorpack._audit.trace import Each, Guard, Key, Part, Value
+from tensorpack._audit.trace import Atom, Each, Guard, Key, Part, Value, Whole
 
 __all__ = ["tests_of"]
 
@@ -45,6 +46,8 @@ def tests_of(node: ast.expr, frame: Frame) -> tuple[list[Guard], list[Guard]]:
             return true, _opposite(true)
         case ast.NamedExpr(value=value):
             return tests_of(value, frame)
+        case _:
+            pass
     return [], []
 
 
@@ -90,7 +93,7 @@ def _of_call(node: ast.Call, frame: Frame) -> list[Guard]:
     name = node.func.id if isinstance(node.func, ast.Name) else name
     if not node.args:
         return []
-    if name == "is_tensor" or (name == "is_tensor_like"):
+    if name in {"is_tensor", "is_tensor_like"}:
         return _for(node.args[0], "is", {"Tensor"}, frame)
     if len(node.args) < 2:  # noqa: PLR2004 - the others have two
         return []
@@ -141,12 +144,11 @@ def _of_comparison(
         case ast.Attribute(attr=name) if frame.trace.cls is not None:
             found = frame.world.index.constant(frame.trace.cls, name)
             names = set(found or ())
-    if isinstance(op, ast.Is | ast.Eq) and isinstance(left, ast.Call):
-        kind = "is"
-        if isinstance(left.func, ast.Name) and left.func.id == "type" and left.args:
-            return _for(left.args[0], kind, set(_type_names(right, frame)), frame)
-    if isinstance(op, ast.IsNot | ast.NotEq) and isinstance(left, ast.Call):
-        if isinstance(left.func, ast.Name) and left.func.id == "getattr":
+    if isinstance(left, ast.Call) and isinstance(left.func, ast.Name):
+        called = left.func.id
+        if called == "type" and left.args and isinstance(op, ast.Is | ast.Eq):
+            return _for(left.args[0], "is", set(_type_names(right, frame)), frame)
+        if called == "getattr" and isinstance(op, ast.IsNot | ast.NotEq):
             return _of_call(left, frame)
     if not names:
         return []
@@ -154,7 +156,7 @@ def _of_comparison(
     if not any(isinstance(atom, Key) for atom in value):
         return []
     kind = "name" if isinstance(op, ast.Eq | ast.In) else "notname"
-    return [Guard("", False, kind, frozenset(names))]
+    return [Guard("", deep=False, kind=kind, names=frozenset(names))]
 
 
 def _peek(node: ast.expr, frame: Frame) -> Value:
@@ -165,23 +167,16 @@ def _peek(node: ast.expr, frame: Frame) -> Value:
         inner = _peek(node.value, frame)
         if node.attr in {"name", "key"}:
             return frozenset(atom for atom in inner if isinstance(atom, Key))
-        own = frozenset(
-            Part(atom.root, node.attr)
-            for atom in inner
-            if type(atom).__name__ == "Whole"
-        )
-        return own | frozenset(
-            type(atom)(**{**_fields(atom), "deep": True})
-            for atom in inner
-            if isinstance(atom, Part | Each)
-        )
+        found: set[Atom] = set()
+        for atom in inner:
+            if isinstance(atom, Whole):
+                found.add(Part(atom.root, node.attr))
+            elif isinstance(atom, Part | Each):
+                found.add(replace(atom, deep=True))
+        return frozenset(found)
     if isinstance(node, ast.NamedExpr):
         return _peek(node.value, frame)
     return frozenset()
-
-
-def _fields(atom: Part | Each) -> dict[str, object]:
-    return {name: getattr(atom, name) for name in type(atom).__slots__}
 
 
 def _for(node: ast.expr, kind: str, names: set[str], frame: Frame) -> list[Guard]:

@@ -63,6 +63,8 @@ def items_of(value: Value, frame: Frame, *, values: bool = False) -> Value:
                         found |= slot
             case Text():
                 found |= frozenset({atom})
+            case _:
+                pass
     return found
 
 
@@ -75,6 +77,8 @@ def bind(target: ast.expr, value: Value, frame: Frame) -> None:
             bind(inner, value, frame)
         case ast.Tuple(elts=items) | ast.List(elts=items):
             _bind_items(items, value, frame)
+        case _:
+            pass
 
 
 def _bind_items(items: list[ast.expr], value: Value, frame: Frame) -> None:
@@ -82,7 +86,10 @@ def _bind_items(items: list[ast.expr], value: Value, frame: Frame) -> None:
     for atom in value:
         match atom:
             case Pairs(root=root, acted=done):
-                pair = [frozenset({Key(root)}), frozenset({Each(root, None, done)})]
+                pair: list[Value] = [
+                    frozenset({Key(root)}),
+                    frozenset({Each(root, None, done)}),
+                ]
                 for at, part in enumerate(pair[: len(items)]):
                     found[at] |= part
             case Box(number=number):
@@ -98,5 +105,7 @@ def _bind_items(items: list[ast.expr], value: Value, frame: Frame) -> None:
                 found = [each | each_part for each in found]
             case Part() | Each():
                 found = [each | deeper(frozenset({atom})) for each in found]
+            case _:
+                pass
     for item, own in zip(items, found, strict=True):
         bind(item, own, frame)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from tensorpack._audit.coverage import State
 from tensorpack._audit.reports import Report
 from tensorpack._audit.subjects import Followed, Subject
 from tensorpack._audit.trace import Each, Event, Part, Whole
@@ -35,15 +34,15 @@ def treatments(subject: Subject) -> Iterator[Report]:
         yield from _live_dictionary(subject, method)
 
 
-def report(
+def _report(
     rule: str,
     subject: Subject,
     method: Followed,
     event: Event,
-    why: str,
-    confidence: str,
+    *told: str,
 ) -> Report:
-    """Return a report about a statement of a method."""
+    """Return a report about a statement of a method, told by reason and confidence."""
+    why, confidence = told
     function = method.method.function
     fields = (event.subject.field,) if isinstance(event.subject, Part) else ()
     return Report(
@@ -101,7 +100,7 @@ def _disagreements(subject: Subject) -> Iterator[Report]:
         f"{methods} handle only values of {types}, `{by_attribute[0]}` all that have "
         f"`.{attribute}`: values of other classes move by one and not by the other."
     )
-    yield report("TP102", subject, first, event, why, "high")
+    yield _report("TP102", subject, first, event, why, "high")
 
 
 def _dropped_elements(subject: Subject, method: Followed) -> Iterator[Report]:
@@ -128,7 +127,7 @@ def _dropped_elements(subject: Subject, method: Followed) -> Iterator[Report]:
             f"elements that fail the test for {tested} are left out of the new list: "
             "it is shorter than the old one."
         )
-        yield report("TP111", subject, method, events[0], why, "high")
+        yield _report("TP111", subject, method, events[0], why, "high")
 
 
 def _swallowed(subject: Subject, method: Followed) -> Iterator[Report]:
@@ -147,7 +146,7 @@ def _swallowed(subject: Subject, method: Followed) -> Iterator[Report]:
             "left as it is, in silence."
         )
         confidence = "high" if broad else "medium"
-        yield report("TP112", subject, method, event, why, confidence)
+        yield _report("TP112", subject, method, event, why, confidence)
         return
 
 
@@ -158,7 +157,7 @@ def _thrown_away(subject: Subject, method: Followed) -> Iterator[Report]:
                 f"`getattr` reads the class `{subject.cls.name}`, not the object: "
                 "the fields of the object are never touched."
             )
-            yield report("TP115", subject, method, event, why, "high")
+            yield _report("TP115", subject, method, event, why, "high")
             return
     for event in method.trace.events:
         if event.kind != "thrown" or event.name not in _NEW:
@@ -176,10 +175,10 @@ def _thrown_away(subject: Subject, method: Followed) -> Iterator[Report]:
             )
         if tensor:
             why = (
-                f"the result of `{event.name}` is thrown away: it gives a new tensor and "
-                "leaves the old one as it is."
+                f"the result of `{event.name}` is thrown away: it gives a new tensor "
+                "and leaves the old one as it is."
             )
-            yield report("TP115", subject, method, event, why, "high")
+            yield _report("TP115", subject, method, event, why, "high")
 
 
 def _live_dictionary(subject: Subject, method: Followed) -> Iterator[Report]:
@@ -188,15 +187,7 @@ def _live_dictionary(subject: Subject, method: Followed) -> Iterator[Report]:
     if live is None or "self" in roots or not (method.trace.made or "new" in roots):
         return
     why = (
-        "the dictionary that is written to is the one of `self`, not a copy: the source "
-        "is changed together with the new object."
+        "the dictionary that is written to is the one of `self`, not a copy: the "
+        "source is changed together with the new object."
     )
-    yield report("TP116", subject, method, live, why, "high")
-
-
-def handled(subject: Subject, method: Followed) -> int:
-    """Return how many fields a method handles."""
-    return sum(
-        subject.outcome(method, own).state is State.ACTED
-        for own in subject.fields.values()
-    )
+    yield _report("TP116", subject, method, live, why, "high")

@@ -121,9 +121,9 @@ def _add(
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
             _add_assignment(name, value, module)
         case _ if type(node).__name__ == "TypeAlias":
-            target, value = getattr(node, "name", None), getattr(node, "value", None)
-            if isinstance(target, ast.Name) and isinstance(value, ast.expr):
-                _add_assignment(target.id, value, module)
+            target, text = getattr(node, "name", None), getattr(node, "value", None)
+            if isinstance(target, ast.Name) and isinstance(text, ast.expr):
+                _add_assignment(target.id, text, module)
 
 
 def _origin(node: ast.ImportFrom, package: str) -> str:
@@ -146,6 +146,8 @@ def _add_assignment(name: str, value: ast.expr, module: Module) -> None:
                     module.constants[name] = named
         case ast.Call(func=ast.Name(id="TypeVar" | "NewType")):
             module.aliases.setdefault(name, "Any")
+        case _:
+            pass
 
 
 def _add_class(

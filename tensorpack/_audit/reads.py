@@ -1,7 +1,6 @@
 """Reading attributes and items of values."""
 
 import ast
-from collections.abc import Callable
 from dataclasses import replace
 
 from tensorpack._audit.frames import Frame
@@ -24,9 +23,7 @@ from tensorpack._audit.trace import (
     acted,
 )
 
-__all__ = ["names_of_fields", "of_attribute", "of_item", "part_of"]
-
-Evaluator = Callable[[ast.expr, Frame], Value]
+__all__ = ["of_attribute", "of_item", "part_of"]
 
 _NAMES = {
     "__annotations__",
@@ -53,32 +50,27 @@ _ASKED = {
 }
 
 
-def names_of_fields(frame: Frame, root: str) -> Value:
-    """Return the names of all fields of an object."""
-    return frozenset({Names(root)})
-
-
-def of_attribute(
-    node: ast.Attribute, base: Value, frame: Frame, evaluate: Evaluator
-) -> Value:
+def of_attribute(node: ast.Attribute, base: Value, frame: Frame) -> Value:
     """Return what an attribute of a value gives."""
     found: Value = UNKNOWN
     for atom in base:
         match atom:
             case Whole():
-                found |= part_of(atom, node.attr, node, frame, evaluate)
+                found |= part_of(atom, node.attr, node, frame)
             case Part() | Each():
                 if node.attr not in _ASKED:
                     found |= frozenset({replace(atom, deep=True)})
             case Key():
                 if node.attr in _LABELS:
                     found |= frozenset({atom})
-            case Kind(cls=cls):
-                found |= _of_class(cls, node.attr, frame, atom)
+            case Kind():
+                found |= _of_class(node.attr, frame, atom)
             case Items(root=root, acted=done):
                 # The methods of a dictionary are told by `of_call`.
                 if node.attr == "__dict__":
-                    found |= frozenset({Items(root, True, done)})
+                    found |= frozenset({Items(root, live=True, acted=done)})
+            case _:
+                pass
     if not base:
         found = _of_path(node, frame)
     return found
@@ -103,7 +95,7 @@ def _of_path(node: ast.Attribute, frame: Frame) -> Value:
             return frozenset({Kind(cls)})
 
 
-def _of_class(cls: object, name: str, frame: Frame, kind: Kind) -> Value:
+def _of_class(name: str, frame: Frame, kind: Kind) -> Value:
     index = frame.world.index
     if name in _NAMES:
         return frozenset({Names("self")})
@@ -122,9 +114,7 @@ def _texts(texts: tuple[str, ...], frame: Frame) -> Value:
     return frozenset({box})
 
 
-def part_of(
-    whole: Whole, name: str, node: ast.AST, frame: Frame, evaluate: Evaluator
-) -> Value:
+def part_of(whole: Whole, name: str, node: ast.AST, frame: Frame) -> Value:
     """Return what an attribute of an object gives."""
     index = frame.world.index
     if name == "__dict__":
@@ -190,4 +180,6 @@ def of_item(node: ast.AST, base: Value, key: Value, frame: Frame) -> Value:
                 found |= frozenset({Each(root, None, done)})
             case Names() | Key():
                 found |= frozenset({Key(atom.root, atom.names)})
+            case _:
+                pass
     return found

@@ -280,6 +280,8 @@ def _one_sided(world: World, place: _Place) -> Iterator[Report]:
                 ],
             ):
                 yield from _sides(place, each, _attribute(one), _attribute(two))
+            case _:
+                pass
 
 
 def _attribute(node: ast.expr) -> tuple[str, str]:
@@ -288,6 +290,8 @@ def _attribute(node: ast.expr) -> tuple[str, str]:
             return root, name
         case ast.Name(id=name):
             return "", name
+        case _:
+            pass
     return "", ""
 
 

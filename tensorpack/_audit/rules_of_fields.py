@@ -29,8 +29,8 @@ class Batch:
         "TP102",
         "one method handles a field, its sibling does not",
         """
-Two methods of a class that should reach the same tensors do not: what moves by one stays
-behind by the other. Let both go over one list of fields.
+Two methods of a class that should reach the same tensors do not: what moves by one
+stays behind by the other. Let both go over one list of fields.
 """,
         """
 @dataclass
@@ -54,8 +54,8 @@ class Batch:
         "TP103",
         "no method moves a field",
         """
-A field whose annotation says that it holds tensors stays on its old device. If that is
-meant, say so next to the field (`# stays on CPU`), else move it.
+A field whose annotation says that it holds tensors stays on its old device. If that
+is meant, say so next to the field (`# stays on CPU`), else move it.
 """,
         """
 @dataclass
@@ -112,8 +112,8 @@ class State:
         "TP106",
         "a method rebuilds its object and loses a field",
         """
-A new object of the class takes most fields from the old one and not all: those that are
-left out fall back to their defaults. `dataclasses.replace` carries the rest.
+A new object of the class takes most fields from the old one and not all: those that
+are left out fall back to their defaults. `dataclasses.replace` carries the rest.
 """,
         """
 @dataclass
@@ -132,8 +132,8 @@ class Batch:
         "TP107",
         "a function rebuilds an object and loses a field",
         """
-The same as TP106 in a function: slices, filters, merges. What most other functions that
-rebuild the class hand on, this one drops.
+The same as TP106 in a function: slices, filters, merges. What most other functions
+that rebuild the class hand on, this one drops.
 """,
         """
 @dataclass
@@ -152,8 +152,8 @@ def select(batch: Batch, rows):
         "TP108",
         "a diamond whose method does not call super()",
         """
-Of two bases that each handle their own fields, the first does not call `super()`, so the
-method of the second is never reached.
+Of two bases that each handle their own fields, the first does not call `super()`, so
+the method of the second is never reached.
 """,
         """
 @dataclass
@@ -181,8 +181,8 @@ class Both(Ids, Mask):
         "TP109",
         "an inherited method does not know a subclass's field",
         """
-The method of a base names its fields one by one; a subclass adds a field with tensors and
-does not override the method.
+The method of a base names its fields one by one; a subclass adds a field with tensors
+and does not override the method.
 """,
         """
 @dataclass
@@ -205,9 +205,9 @@ class Derived(Base):
         "TP110",
         "a type test passes over a field",
         """
-A loop over all fields handles only some types, and has no `else`. Lists, dictionaries and
-nested objects with tensors inside are passed over. A field of type `Any` may hold one: its
-confidence is low.
+A loop over all fields handles only some types, and has no `else`. Lists, dictionaries
+and nested objects with tensors inside are passed over. A field of type `Any` may hold
+one: its confidence is low.
 """,
         """
 @dataclass

@@ -9,8 +9,8 @@ RULES = (
         "TP111",
         "elements are left out of the new list",
         """
-A list is built anew, and elements that fail a test are not put in: the new list is shorter
-than the old one, and its elements belong to other rows.
+A list is built anew, and elements that fail a test are not put in: the new list is
+shorter than the old one, and its elements belong to other rows.
 """,
         """
 @dataclass
@@ -32,8 +32,8 @@ class Track:
         "TP112",
         "errors of a move or a record are swallowed",
         """
-`try: ... except Exception: pass` around a move or a record hides every value that cannot
-be handled, and every bug in those that can.
+`try: ... except Exception: pass` around a move or a record hides every value that
+cannot be handled, and every bug in those that can.
 """,
         """
 @dataclass
@@ -53,8 +53,8 @@ class Batch:
         "TP113",
         "a walker leaves unknown values unrecorded in silence",
         """
-A function that records whatever it is given tests types one by one and has no `else`: a
-new class with tensors inside is left out, and nothing says so.
+A function that records whatever it is given tests types one by one and has no `else`:
+a new class with tensors inside is left out, and nothing says so.
 """,
         """
 def record_stream(value, stream):
@@ -72,8 +72,8 @@ def record_stream(value, stream):
         "TP114",
         "a cache survives a move",
         """
-A cache that was computed from the fields is handed to the moved object as it is and still
-refers to the old device. Reset it: the new object computes its own.
+A cache that was computed from the fields is handed to the moved object as it is and
+still refers to the old device. Reset it: the new object computes its own.
 """,
         """
 class Jagged:
@@ -91,8 +91,9 @@ class Jagged:
         "TP115",
         "the result is thrown away, or the class is read",
         """
-`tensor.to(...)`, `detach()` and their kin give a new tensor and leave the old one as it is.
-`getattr(Class, name)` reads the default of the field, not the value of the object.
+`tensor.to(...)`, `detach()` and their kin give a new tensor and leave the old one as
+it is. `getattr(Class, name)` reads the default of the field, not the value of the
+object.
 """,
         """
 @dataclass
@@ -110,8 +111,8 @@ class Batch:
         "TP116",
         "the source is changed together with the new object",
         """
-`vars(x)` and `x.__dict__` are the dictionary of the object itself: a loop that writes the
-moved values into it moves the source too. Copy it first.
+`vars(x)` and `x.__dict__` are the dictionary of the object itself: a loop that writes
+the moved values into it moves the source too. Copy it first.
 """,
         """
 @dataclass
@@ -131,8 +132,8 @@ class State:
         "TP117",
         "a tensor is recorded on the stream that made it",
         """
-The allocator already knows the stream on which a block was allocated; recording that one
-does nothing. Record the stream that reads the tensor.
+The allocator already knows the stream on which a block was allocated; recording that
+one does nothing. Record the stream that reads the tensor.
 """,
         """
 def fetch(host, copy_stream, forward_stream):
@@ -148,8 +149,8 @@ def fetch(host, copy_stream, forward_stream):
         "TP118",
         "an asynchronous copy to the host that nothing waits for",
         """
-`to("cpu", non_blocking=True)` returns before the copy is done. Reading the result without a
-synchronization reads what was in the memory before.
+`to("cpu", non_blocking=True)` returns before the copy is done. Reading the result
+without a synchronization reads what was in the memory before.
 """,
         """
 def read(logits):
@@ -163,8 +164,9 @@ def read(logits):
         "TP119",
         "a side stream hands tensors out with an event and no record",
         """
-An event orders the two streams; it does not tell the allocator that another stream reads
-the block. Once Python drops the tensor, the side stream may write to its memory.
+An event orders the two streams; it does not tell the allocator that another stream
+reads the block. Once Python drops the tensor, the side stream may write to its
+memory.
 """,
         """
 def start(host, side_stream):
@@ -180,8 +182,8 @@ def start(host, side_stream):
         "TP120",
         "a merge keeps a field only if both objects have it",
         """
-`if a.x is not None and b.x is not None:` without an `else` drops the value of one side, or
-keeps it without the rows of the other.
+`if a.x is not None and b.x is not None:` without an `else` drops the value of one
+side, or keeps it without the rows of the other.
 """,
         """
 def merge(one: "Batch", two: "Batch"):
@@ -199,8 +201,8 @@ def merge(one: "Batch", two: "Batch"):
         "TP121",
         "a size leaves out a field",
         """
-A method that adds up bytes does not count a field that holds tensors: buffers that are
-planned by it are too small.
+A method that adds up bytes does not count a field that holds tensors: buffers that
+are planned by it are too small.
 """,
         """
 @dataclass

@@ -81,6 +81,8 @@ def _follow_one(node: ast.stmt, frame: Frame) -> bool:
             return True
         case ast.Continue() | ast.Break():
             return True
+        case _:
+            pass
     return False
 
 
@@ -151,6 +153,8 @@ def _classes(pattern: ast.pattern) -> set[str]:
             return set().union(*map(_classes, patterns))
         case ast.MatchAs(pattern=ast.pattern() as inner):
             return _classes(inner)
+        case _:
+            pass
     return set()
 
 

@@ -47,9 +47,9 @@ def _report(
     cls: ClassDef | None,
     function: Function,
     line: int,
-    why: str,
-    confidence: str,
+    *told: str,
 ) -> Report:
+    why, confidence = told
     return Report(
         rule,
         function.path,
@@ -75,6 +75,8 @@ def _blocks(node: ast.AST) -> Iterator[tuple[ast.With, str]]:
                     yield each, ast.unparse(stream)
                 case ast.Call(func=ast.Name(id="stream"), args=[stream]):
                     yield each, ast.unparse(stream)
+                case _:
+                    pass
 
 
 def _copied(block: ast.With) -> dict[str, int]:
@@ -105,8 +107,8 @@ def _on_copy_stream(
                     if name not in copied:
                         continue
                     why = (
-                        f"`{name}` is made on `{stream}` and recorded on the same stream, "
-                        "which does nothing: record the stream that reads it."
+                        f"`{name}` is made on `{stream}` and recorded on the same "
+                        "stream, which does nothing: record the stream that reads it."
                     )
                     yield _report("TP117", cls, function, each.lineno, why, "high")
 
@@ -119,6 +121,8 @@ def _is_host(node: ast.expr) -> bool:
             func=ast.Attribute(attr="device"), args=[ast.Constant(value="cpu")]
         ):
             return True
+        case _:
+            pass
     return False
 
 
@@ -140,8 +144,8 @@ def _to_host(
             continue
         reads = _READS.search(text.partition("non_blocking")[2])
         why = (
-            "the copy to the host is asynchronous and nothing in this function waits for "
-            "it: whoever reads it may read what was there before."
+            "the copy to the host is asynchronous and nothing in this function waits "
+            "for it: whoever reads it may read what was there before."
         )
         confidence = "high" if reads else "medium"
         yield _report("TP118", cls, function, each.lineno, why, confidence)
@@ -159,8 +163,9 @@ def _handed_out(
             continue
         name, line = next(iter(copied.items()))
         why = (
-            f"`{name}` is made on the side stream `{stream}` and handed out with an event, "
-            "which orders the streams; nothing records it on the stream that reads it."
+            f"`{name}` is made on the side stream `{stream}` and handed out with an "
+            "event, which orders the streams; nothing records it on the stream that "
+            "reads it."
         )
         yield _report("TP119", cls, function, line, why, "medium")
         return

@@ -8,6 +8,8 @@ from tensorpack._audit.classes import ClassDef
 from tensorpack._audit.functions import Function
 
 __all__ = [
+    "UNKNOWN",
+    "Atom",
     "Box",
     "Each",
     "Event",

@@ -49,8 +49,8 @@ def _judge(world: World, cls: ClassDef | None, function: Function) -> Iterator[R
     for attempt in ast.walk(chain):
         if isinstance(attempt, ast.Try) and _swallows(attempt):
             why = (
-                f"every error of the call on `{value}` is swallowed: a value that cannot "
-                "be handled is left as it is, in silence."
+                f"every error of the call on `{value}` is swallowed: a value that "
+                "cannot be handled is left as it is, in silence."
             )
             yield _report("TP112", cls, function, attempt.lineno, why, "high")
 
@@ -60,9 +60,9 @@ def _report(
     cls: ClassDef | None,
     function: Function,
     line: int,
-    why: str,
-    confidence: str,
+    *told: str,
 ) -> Report:
+    why, confidence = told
     name = cls.name if cls else ""
     return Report(
         rule,
@@ -108,6 +108,8 @@ def _acts(chain: ast.If, value: str, others: list[str]) -> bool:
             case ast.Call(func=ast.Name(id=name), args=[ast.Name(id=given), *_]):
                 if name in others and given == value:
                     return True
+            case _:
+                pass
     return False
 
 
@@ -127,6 +129,8 @@ def _is_silent(orelse: list[ast.stmt], value: str) -> bool:
             return True
         case [ast.Return(value=ast.Name(id=name))]:
             return name == value
+        case _:
+            pass
     return False
 
 

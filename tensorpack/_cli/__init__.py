@@ -1,4 +1,4 @@
-"""The command line: `python -m tensorpack demo / show / check / audit / bench / stubs`."""
+"""The command line: `python -m tensorpack demo / show / check / audit / ...`."""
 
 import argparse
 import importlib
