@@ -291,7 +291,7 @@ def _shares_memory(one: Tensor, other: Tensor) -> bool:
     """Return whether two host tensors lie in the same memory."""
     if one.layout is not torch.strided:
         return one is other
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _to_host(x: Any) -> Any:
@@ -318,7 +318,8 @@ def _asks_for_library(func: Any) -> bool:
     """Return whether an operator asks if a library of the device can do something."""
     if not isinstance(func, torch._ops.OpOverload):
         return False
-    return "aten::_use_" in _name(func)
+    name: str = func.name()
+    return name.startswith("aten::_use_")
 
 
 @functools.cache
