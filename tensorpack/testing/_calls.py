@@ -318,8 +318,7 @@ def _asks_for_library(func: Any) -> bool:
     """Return whether an operator asks if a library of the device can do something."""
     if not isinstance(func, torch._ops.OpOverload):
         return False
-    name: str = func.name()
-    return name.startswith("aten::_use_")
+    return "aten::_use_" in _name(func)
 
 
 @functools.cache
