@@ -119,7 +119,6 @@ class CopyStream:
         """Make the stager of large leaves."""
         slots = max(1, -(-nbytes // SLOT))
         most = max(slots, limit // SLOT)
-        self.counters.staging = slots * SLOT
         return Stager(streams, self.device, slots, most, self._polls.synchronize)
 
     def start(
@@ -201,15 +200,10 @@ class CopyStream:
             raise
         flight.set_off(queued.ready, handoff, flights.dropped)
         self.counters.add(leaves, queued.buffers, queued.alone)
-        if queued.alone:
-            self._count_staging(queue.stager)
+        stager = queue.stager
+        self.counters.staging_growths = stager.growths
+        self.counters.staging_waits = stager.waits
         return handoff
-
-    def _count_staging(self, stager: Stager) -> None:
-        counters = self.counters
-        counters.staging = stager.nbytes
-        counters.staging_growths = stager.growths
-        counters.staging_waits = stager.waits
 
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
         """Pay both debts to a consumer: order first, then device lifetime."""

@@ -29,9 +29,9 @@ class Counters:
         copies: how many copies were queued.
         records: how often a stream was recorded on a block.
         blocked: how often `start` blocked the host at `max_in_flight`.
-        staging: bytes of pinned memory that large pageable leaves pass through.
-        staging_growths: how often there was too little of it and more was taken.
-        staging_waits: how often the host waited for some of it, at `staging_limit`.
+        staging_growths: how often large pageable leaves took more pinned memory, each
+            time 4 MiB.
+        staging_waits: how often they had to wait for some, at `staging_limit`.
     """
 
     payloads: int = 0
@@ -40,7 +40,6 @@ class Counters:
     copies: int = 0
     records: int = 0
     blocked: int = 0
-    staging: int = 0
     staging_growths: int = 0
     staging_waits: int = 0
 

@@ -378,7 +378,7 @@ def test_leaf_that_goes_alone_keeps_its_tangent(count: int) -> None:
     stager = Stager(streams, HOST, 1, 1, lambda _: None)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(count), torch.full((count,), 5.0))
-        new, _ = stager.move(dual, torch.Stream)  # type: ignore[arg-type]  # unused
+        new, *_ = stager.move(dual, torch.Stream)  # type: ignore[arg-type]  # unused
         value, tangent = forward_ad.unpack_dual(new)
 
         assert 1.0 == value.mean()
