@@ -279,11 +279,11 @@ class CopyQueue:
 
 
 def check_leaves(leaves: Sequence[Any], key_of: Callable[[object], str]) -> None:
-    """Raise for a leaf that cannot be copied, or that nobody could be recorded on.
+    """Raise for a leaf that cannot be copied, or on which no stream can be recorded.
 
     Raises:
-        LeafError: a leaf has no data, or nobody can tell what memory it owns, or it
-            does not say on which device it is.
+        LeafError: a leaf has no data, or it cannot be known what memory it owns, or
+            it does not say on which device it is.
     """
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
@@ -327,7 +327,7 @@ def _has_memory(leaf: Tensor) -> bool:
 
 
 def _check_device(leaf: object, key_of: Callable[[object], str]) -> None:
-    """Raise for a leaf that is no tensor and has no device's name as its device."""
+    """Raise for a leaf that is not a tensor and whose device is not a device."""
     try:
         _device_of(leaf)
     except Exception as error:
@@ -335,20 +335,20 @@ def _check_device(leaf: object, key_of: Callable[[object], str]) -> None:
         raise LeafError(
             key=key_of(leaf),
             found=a_class(type(leaf)),
-            problem="has a `device` that is none",
+            problem="has a `device` that is not a device",
             remedy=f"Let `{name}.device` be a `torch.device` or its name.",
         ) from error
 
 
 def _is_on_host(leaf: Any) -> bool:
-    """Tell whether a leaf is a tensor on the host."""
+    """Return whether a leaf is a tensor on the host."""
     if type(leaf) is Tensor:
         return leaf.is_cpu
     return isinstance(leaf, Tensor) and leaf.device.type == "cpu"
 
 
 def _reads_device(leaves: Sequence[Any], device: torch.device) -> bool:
-    """Tell whether the copies themselves read device memory."""
+    """Return whether the copies themselves read device memory."""
     for leaf in leaves:
         if leaf.__class__ is not Tensor or not leaf.is_cpu:
             where = _device_of(leaf)
@@ -358,7 +358,7 @@ def _reads_device(leaves: Sequence[Any], device: torch.device) -> bool:
 
 
 def _device_of(leaf: Any) -> torch.device | None:
-    """Ask a leaf where it is; one that is no tensor may not know."""
+    """Ask a leaf where it is; one that is not a tensor may not know."""
     device = getattr(leaf, "device", None)
     return None if device is None else torch.device(device)
 
@@ -367,7 +367,7 @@ def copied(leaves: Sequence[Any], device: torch.device) -> list[Any]:
     """Copy at once, also to where a leaf is, so that sources may be overwritten."""
 
     def copy_each(found: Sequence[Any]) -> list[Any]:
-        # One that is no tensor may give a new object around the old memory.
+        # One that is not a tensor may give a new object around the old memory.
         own = [x if isinstance(x, Tensor) else _copy_of(x) for x in found]
         new = moved(own, device, non_blocking=False)
         return [

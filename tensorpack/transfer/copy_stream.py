@@ -141,7 +141,7 @@ class CopyStream:
             LeafError: a value has no lifetime support; nothing was queued then.
             CaptureError: the current or the copy stream is capturing a graph.
             HandoffError: the copy stream is closed, this thread has paused it, or the
-                limit is reached and nobody takes what is in flight.
+                limit is reached and nothing in flight is taken.
 
         Streams:
             Copies are queued on the copy stream. The host does not block, except at
@@ -301,7 +301,7 @@ class CopyStream:
         return len(self._queue.retained) if self._streams is not None else 0
 
     def full(self) -> bool:
-        """Tell whether `start` would block at `max_in_flight`."""
+        """Return whether `start` would block at `max_in_flight`."""
         if self._streams is None:
             return False
         if self._polls.paused_by:
@@ -354,13 +354,13 @@ class CopyStream:
         self._polls.close()
 
     def __repr__(self) -> str:
-        """Say where to, how much is on its way, and whether the core is compiled."""
+        """Show the device, how much is on its way, and whether the core is compiled."""
         state = f"in_flight={self.in_flight}{', native' * self.native}"
         state = "closed" if self._closed else state
         return f"CopyStream({str(self.device)!r}, {state})"
 
     def __enter__(self) -> Self:
-        """Give the copy stream itself; leaving closes it."""
+        """Return the copy stream itself; leaving closes it."""
         return self
 
     def __exit__(

@@ -44,7 +44,7 @@ class PinnedPool:
         self._nbytes = 0
 
     def take(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Give a row of items that no copy reads any more."""
+        """Return a row of items that no copy reads any more."""
         kept = self._free.get((count, dtype))
         if kept and kept[0][0].query():
             memory = kept.popleft()[1]
@@ -53,7 +53,7 @@ class PinnedPool:
         return self._streams.pinned(count, dtype)
 
     def take_bytes(self, nbytes: int) -> Tensor:
-        """Give a row of bytes, for the compiled core."""
+        """Return a row of bytes, for the compiled core."""
         return self.take(nbytes, torch.uint8)
 
     def give_back(self, rows: Iterable[Tensor], free_after: torch.Event) -> None:
@@ -204,7 +204,7 @@ class Stager:
 
 
 def _is_dense(leaf: Tensor) -> bool:
-    """Tell whether a leaf's items lie side by side, and mean what they say."""
+    """Return whether a leaf's items lie side by side, and mean what they say."""
     if leaf.is_conj() or leaf.is_neg():
         return False
     return leaf.is_contiguous() or bool(

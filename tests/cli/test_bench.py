@@ -157,4 +157,4 @@ def test_rounds_are_whole_numbers(
     with pytest.raises(SystemExit):
         main(["bench", f"--rounds={rounds}"])
 
-    assert f"`{rounds}` is no whole number of at least 1" in capsys.readouterr().err
+    assert f"`{rounds}` is not a whole number of at least 1" in capsys.readouterr().err
