@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 
 from tensorpack._leaves.streams import StreamId
-from tensorpack.transfer.layout import PLAIN
 
 __all__ = ["Block", "DeviceTensor", "getitem", "refresh"]
 
@@ -54,6 +53,7 @@ class DeviceTensor(Tensor):
         parts: of a tensor that is sparse, the tensors that its numbers lie in.
     """
 
+    __tensorpack_plain_tensor__ = True  # moved and packed as a `Tensor` is
     numbers: Tensor
     block: Block
     world: Any
@@ -225,6 +225,3 @@ def refresh(tensor: DeviceTensor) -> None:
             )
         finally:
             torch._C._set_meta_in_tls_dispatch_include(meta)
-
-
-PLAIN.add(DeviceTensor)

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.once import each_once, stand_twice
-from tensorpack._leaves.operations import as_leaf, moved
+from tensorpack._leaves.operations import as_leaf, each_once, has_repeats, moved
 from tensorpack._leaves.storage import owned_tensors
 from tensorpack._leaves.streams import Streams
 from tensorpack._walk.values import a_class
@@ -89,7 +88,7 @@ class CopyQueue:
             CaptureError: the copy stream is capturing; nothing was queued then.
             LeafError: no stream could be recorded on a leaf; the same.
         """
-        if not stand_twice(leaves):
+        if not has_repeats(leaves):
             return self._put(leaves, key_of, after)
         queued: list[Queued] = []
 

@@ -6,13 +6,14 @@ from typing import Any, Generic, Never, TypeVar
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.once import each_once
-from tensorpack._leaves.operations import moved, record
+from tensorpack._leaves.operations import each_once, moved
+from tensorpack._leaves.record import record
+from tensorpack._leaves.storage import is_plain_tensor
 from tensorpack._leaves.streams import Streams
 from tensorpack._walk.build import rebuild
 from tensorpack._walk.walk import Walk
 from tensorpack.errors import StreamError
-from tensorpack.transfer.layout import PLAIN, layout_of
+from tensorpack.transfer.layout import layout_of
 from tensorpack.transfer.packing import gather
 from tensorpack.transfer.polling import Poller
 
@@ -129,7 +130,7 @@ class Fetcher:
 
     def _to_host(self, leaf: Any) -> Any:
         """Copy one leaf: into pinned memory if its bytes are all there is to it."""
-        odd = type(leaf) not in PLAIN or leaf.is_nested or leaf.is_quantized
+        odd = not is_plain_tensor(type(leaf)) or leaf.is_nested or leaf.is_quantized
         if odd or leaf.layout is not torch.strided:
             (host,) = moved([leaf], _HOST, non_blocking=False)
             return host

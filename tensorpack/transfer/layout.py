@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from tensorpack._leaves.storage import is_plain_tensor
+
 __all__ = [
     "ALIGNMENT",
     "LARGEST_PACK",
-    "PLAIN",
     "UNITS",
     "Layout",
     "Pack",
@@ -33,8 +34,6 @@ __all__ = [
 ALIGNMENT = 256
 LARGEST_PACK = 4 << 20
 """Bytes of the largest pack, so that one kept leaf does not hold much more alive."""
-PLAIN: set[type] = {Tensor}
-"""Classes whose tensors are their bytes and nothing else. A test kit adds its own."""
 
 
 @attrs.frozen
@@ -122,7 +121,7 @@ def is_plain(leaf: Any) -> bool:
     or backward, or stands for another tensor in a transform, only torch can copy.
     """
     return (
-        type(leaf) in PLAIN
+        is_plain_tensor(type(leaf))
         and not (leaf.is_nested or leaf.requires_grad or leaf.is_quantized)
         and leaf.layout is torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(leaf)

@@ -123,8 +123,8 @@ def test_way_there_and_back(cls: Any, log: Log) -> None:
 
 
 LOST = (
-    "the `Lost` gave a `{}` for itself, on which no stream can be recorded. Let `Lost` "
-    "give a `Lost` when it is moved, pinned or cloned."
+    "the `Lost` returned a `{}` in its place, on which a stream cannot be recorded. "
+    "Return a `Lost` when it is moved, pinned or cloned."
 )
 CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "to_device": (lambda x: to_device(x, "meta"), "NoneType"),
