@@ -21,7 +21,7 @@ from tensorpack._codegen.writing import (
     title,
     variable,
 )
-from tensorpack._leaves.host_types import STAYING
+from tensorpack._leaves.host_types import PLAIN, STAYING
 from tensorpack._plan.classes import is_made
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
@@ -171,13 +171,15 @@ class _Leaves:
         # A class derived from a struct may have leaves of its own.
         struct = any(is_made(base) for tp in types for base in tp.__mro__)
         check = "check_host_struct" if struct else "check_host"
-        known = "host_types"
         if not STAYING.issuperset(types):
             known = self.names.tuple((*types, type(None)))
-        return guarded(
-            f"if type({value.named}) not in {known}:",
-            f"{self.walk}.{check}({value.name}, {key})",
-        )
+            test = f"type({value.named}) not in {known}"
+        elif PLAIN.issuperset(types):
+            test = f"type({value.named}) not in plain_types"
+        else:
+            test = f"type({value.named}) not in plain_types"
+            test += f" and not starts_plain({value.name})"
+        return guarded(f"if {test}:", f"{self.walk}.{check}({value.name}, {key})")
 
     def _checks(self, node: Node, x: str, key: Key) -> list[Line]:
         """Write the line that raises for a container of another class."""

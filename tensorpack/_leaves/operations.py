@@ -97,23 +97,40 @@ def _move_one(leaf: Any, device: torch.device, non_blocking: bool) -> Any:
         return leaf.to(device, non_blocking=non_blocking)
     cls: Any = type(leaf)
     method = getattr(cls, "to_device", None) or cls.to
+    before = _place(leaf)
     if _takes_non_blocking(method):
-        return as_leaf(leaf, method(leaf, device, non_blocking=non_blocking))
-    return as_leaf(leaf, method(leaf, device))
+        new = as_leaf(leaf, method(leaf, device, non_blocking=non_blocking))
+    else:
+        new = as_leaf(leaf, method(leaf, device))
+    if new is leaf and _place(leaf) != before:
+        raise LeafError(
+            found=f"the `{cls.__name__}`",
+            problem="was moved in place, so the original is changed too",
+            remedy=f"Return a new `{cls.__name__}` from its `{method.__name__}`.",
+        )
+    return new
+
+
+def _place(leaf: Any) -> tuple[object, object]:
+    """Return where a leaf says it is."""
+    try:
+        return getattr(leaf, "is_cuda", None), str(getattr(leaf, "device", None))
+    except Exception:  # noqa: BLE001  # recording is what needs an answer
+        return None, ""
 
 
 def as_leaf(leaf: Any, new: Any) -> Any:
     """Return what a leaf that is not a tensor has made of itself.
 
     Raises:
-        LeafError: a stream could not be recorded on it.
+        LeafError: it is of another class.
     """
-    if not callable(getattr(new, "record_stream", None)):
-        name = type(leaf).__name__
+    cls = type(leaf)
+    if not isinstance(new, cls):
+        name = cls.__name__
         raise LeafError(
             found=f"the `{name}`",
-            problem=f"returned a `{type(new).__name__}` in its place, on which a "
-            "stream cannot be recorded",
+            problem=f"returned a `{type(new).__name__}` in its place",
             remedy=f"Return a `{name}` when it is moved, pinned or cloned.",
         )
     return new

@@ -97,7 +97,7 @@ def _record_any(leaves: Sequence[Any], stream: torch.Stream, where: Where) -> in
 def _record_other(leaf: Any, stream: torch.Stream, where: Where) -> int:
     """Record a stream on a leaf of any class, if it is on a device."""
     if not isinstance(leaf, Tensor):
-        return _record_opaque(leaf, stream)
+        return _record_opaque(leaf, stream, where)
     if not issubclass(type(leaf), Tensor):  # a mock that only says it is a tensor
         leaf.record_stream(stream)
         return 1
@@ -124,20 +124,42 @@ def _record_odd(leaf: Tensor, stream: torch.Stream, where: Where) -> int:
     return len(owned)
 
 
-def _record_opaque(leaf: Any, stream: torch.Stream) -> int:
+def _record_opaque(leaf: Any, stream: torch.Stream, where: Where) -> int:
     """Let a leaf that is not a tensor record itself, if it is on a device."""
-    if not _is_on_device(leaf):
+    try:
+        there = _is_on_device(leaf)
+    except Exception as error:
+        root, key = where(leaf)
+        raise LeafError(
+            cls=root,
+            key=key,
+            found=f"the `{type(leaf).__name__}`",
+            problem=f"cannot tell where it is: {error}",
+            remedy="Make `is_cuda` a property that returns a bool, or `device` one "
+            "that returns a `torch.device`.",
+        ) from error
+    if not there:
         return 0
     leaf.record_stream(stream)
     return 1
 
 
 def _is_on_device(leaf: Any) -> bool:
-    """Return whether a leaf that is not a tensor is on a device, or does not say."""
+    """Return whether a leaf that is not a tensor is on a device, or does not say.
+
+    Raises:
+        Exception: what the leaf says is neither a bool nor a device.
+    """
     is_cuda = getattr(leaf, "is_cuda", None)
-    if isinstance(is_cuda, bool) and is_cuda:
+    if is_cuda is not None and type(is_cuda).__name__ not in ("bool", "bool_"):
+        msg = f"its `is_cuda` is a `{type(is_cuda).__name__}`"
+        raise TypeError(msg)
+    if is_cuda:
         return True
     device = getattr(leaf, "device", None)
     if device is None:
         return is_cuda is None
+    if not isinstance(device, (torch.device, str, int)):
+        msg = f"its `device` is a `{type(device).__name__}`"
+        raise TypeError(msg)
     return torch.device(device).type not in ("cpu", "meta")

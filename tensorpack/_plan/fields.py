@@ -37,7 +37,9 @@ from tensorpack._rules.markers import PLAN, Marker
 from tensorpack._rules.nodes import (
     CachedNode,
     DerivedNode,
+    Node,
     PropertyNode,
+    children,
 )
 from tensorpack.errors import LifetimeError, Refusal
 
@@ -240,6 +242,7 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     inner = _derived_from(ctx.namespace.evaluate(annotation))
     if inner is None:
         node = node_of(annotation, ctx)
+        _check_depth(node, text)
     elif field.default is None:
         refuse(
             text,
@@ -249,6 +252,24 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     else:
         node = DerivedNode(node_of(inner, ctx))
     return FieldPlan(field.name, node, text, field.may_lack, field.default)
+
+
+_DEEPEST = 16  # Python compiles no more than 20 loops inside one another
+
+
+def _check_depth(node: Node, text: str) -> None:
+    """Refuse containers inside one another that are too many to be walked by loops."""
+    level, depth = [node], 0
+    while level:
+        level = [child for one in level for child in children(one)]
+        depth += 1
+    if depth - 1 > _DEEPEST:
+        refuse(
+            text,
+            f"has {depth - 1} types inside one another, and {_DEEPEST} are the most",
+            "Give the inner ones a class of their own, decorated with `@payload`.",
+            "Or write `Dynamic[...]` around the inner ones.",
+        )
 
 
 def _check_descriptor(name: str, attribute: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from tensorpack._leaves.adapters import adapter_of
-from tensorpack._leaves.host_types import PLAIN, STAYING
+from tensorpack._leaves.host_types import PLAIN
 from tensorpack._leaves.tracing import let_trace_as
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._rules.markers import PLAN
@@ -49,6 +49,18 @@ def has_extra(value: Any, names: frozenset[str]) -> bool:
     return not names.issuperset(value.__dict__)
 
 
+def starts_plain(value: Any) -> bool:
+    """Return whether a builtin container is empty, or its first item is plain."""
+    cls = type(value)
+    if cls is list or cls is tuple:
+        return not value or type(value[0]) in PLAIN
+    if cls is dict:
+        for name, item in value.items():
+            return type(name) in PLAIN and type(item) in PLAIN
+        return True
+    return False
+
+
 let_trace_as(has_extra, lambda value, names: False)  # noqa: ARG005  # the same
 let_trace_as(slot_value, lambda slot, owner: None)  # noqa: ARG005  # none is recorded
 
@@ -58,13 +70,13 @@ HELPERS: Mapping[str, object] = {
     "defaultdict": collections.defaultdict,
     "deque": collections.deque,
     "has_extra": has_extra,
-    "host_types": STAYING,
     "is_payload": is_payload,
     "like": like,
     "mapping_types": MAPPING_TYPES,
     "plain_types": PLAIN,
     "sequence_types": SEQUENCE_TYPES,
     "slot_value": slot_value,
+    "starts_plain": starts_plain,
 }
 """The global names of generated code that are the same for every class."""
 
@@ -137,7 +149,11 @@ def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
         LeafCountError: the value does not have as many leaves as were given.
     """
     cls: Any = type(value)
-    build = Build(leaves, hooks=hooks)
+    # `Build(leaves, hooks=hooks)`, spelled out: see Note [cold caches].
+    build = object.__new__(Build)
+    build.rest = list(reversed(leaves))
+    build.take = build.rest.pop
+    build._hooked = {} if hooks else None
     try:
         if getattr(cls, PLAN, None).__class__ is ClassPlan and not hooks:
             new: T = cls.__tensorpack_rebuild__(value, build)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tensorpack._leaves.host_types import is_array
-from tensorpack._walk.values import is_builtin, is_payload
+from tensorpack._walk.values import a_class, is_builtin, is_payload
+from tensorpack.errors import LeafError
 
 __all__ = [
     "Said",
@@ -24,6 +25,7 @@ __all__ = [
     "no_tensor",
     "not_host",
     "on_device",
+    "too_deep",
     "unknown_keys",
     "wrong_container",
     "wrong_length",
@@ -177,3 +179,12 @@ def no_field(owner: type, name: str) -> Said:
     what = f"is an attribute of this `{owner.__qualname__}`"
     remedy = f"Declare the field in the class: `{name}: ...`."
     return f"{what} but not a field, so it would be lost", remedy
+
+
+def too_deep(cls: type) -> LeafError:
+    """Return the error for a chain of payloads that is longer than Python's stack."""
+    return LeafError(
+        found=a_class(cls),
+        problem="holds payloads inside one another, more than Python's stack can walk",
+        remedy="Hold them in a list, or mark the field that links them `Borrowed`.",
+    )

@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
@@ -16,7 +17,7 @@ from tensorpack._leaves.adapters import (
     owns_lifetime,
     supports_lifetime,
 )
-from tensorpack._leaves.host_types import is_array, is_host_class, is_plain
+from tensorpack._leaves.host_types import PLAIN, is_array, is_host_class, is_plain
 from tensorpack._plan.msgspec_structs import is_struct
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.plan import ClassPlan
@@ -164,6 +165,9 @@ _WITHOUT_SLOTS = frozenset(
 """Builtin classes: what they have as members is not a slot of an instance."""
 
 
+_PLAIN = (*PLAIN, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 def is_host_value(value: object) -> bool:
     """Return whether a value is a host value, with all that it holds."""
     if is_plain(type(value)):
@@ -188,7 +192,7 @@ def _inside(value: Any) -> Iterable[object] | None:
     items = _items_in(value)
     if items is not None:
         return [*items, *_stored(value)]
-    if is_host_class(cls):
+    if is_host_class(cls) or issubclass(cls, _PLAIN):
         if is_array(value) or hasattr(cls, "dtype"):  # a row of an array has one too
             return None if value.dtype.hasobject else _stored(value)
         return _stored(value)

@@ -12,11 +12,15 @@ from typing import Any, Never
 from torch import Tensor
 
 from tensorpack._leaves.adapters import adapter_of
+from tensorpack._leaves.host_types import PLAIN
+from tensorpack._leaves.tracing import let_trace_as
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._rules.markers import PLAN
 from tensorpack._walk import mismatch
 from tensorpack._walk.mappings import Selection
 from tensorpack._walk.values import (
+    MAPPING_TYPES,
+    SEQUENCE_TYPES,
     Kind,
     a_class,
     is_host_value,
@@ -35,6 +39,8 @@ Pair = tuple[str, Any]
 """The key of a leaf, and the leaf."""
 
 _ONLY_TENSORS = {Tensor}
+_CONTAINERS = SEQUENCE_TYPES | MAPPING_TYPES | {set, frozenset}
+_DEEPEST = 20  # containers in one another: a list may hold itself
 
 
 class Walk:
@@ -66,7 +72,7 @@ class Walk:
         self.leaves: list[Any] = []
         self.add = self.leaves.append
         self.hooked = self.only_tensors = False
-        self._open: list[object] = []  # of few objects: no set is quicker
+        self._open: list[int] = []  # of few objects: no set is quicker
         self._record_only: Walk | None = None
 
     def run(self) -> "Walk":
@@ -161,11 +167,14 @@ class Walk:
 
     def _enter(self, value: object, key: str) -> None:
         """Note that a value is being walked; raise if it already is."""
-        for outer in self._open:
-            if outer is value:
-                name = type(value).__qualname__
-                raise CycleError(cls=name, key=self._address(key) if key else name)
-        self._open.append(value)
+        if id(value) in self._open:
+            name = type(value).__qualname__
+            raise CycleError(cls=name, key=self._address(key) if key else name)
+        self._open.append(id(value))
+
+    def _enter_unseen(self, value: object, key: str) -> None:  # noqa: ARG002  # the same
+        """Do what `_enter` does, but for cycles, where `id` cannot be traced."""
+        self._open.append(0)
 
     # Values that are checked, in generated code after a quick test has failed.
 
@@ -178,8 +187,22 @@ class Walk:
                 self._raise(leaf, self.key_of(leaf), mismatch.no_leaf(leaf))
 
     def check_host(self, value: object, key: str) -> None:
-        """Raise for a leaf or a payload where a host value is annotated."""
-        if is_leaf_class(type(value)) or is_payload(value):
+        """Raise for a value that is not a host value; of a container, its first item.
+
+        Only the first item is looked at, and of that the first one: the walk of a long
+        list of numbers would cost more than the move of a small tensor.
+        """
+        for _ in range(_DEEPEST):
+            if type(value) not in _CONTAINERS or not value:
+                break
+            first = next(iter(value))  # type: ignore[call-overload]  # a container has
+            if isinstance(value, dict):
+                if type(first) not in PLAIN:
+                    self.check_keys({first: None}, key)
+                value, key = value[first], f"{key}[{first!r}]"
+            else:
+                value, key = first, f"{key}[0]"
+        if type(value) not in PLAIN and not is_host_value(value):
             self._raise(value, key, mismatch.not_host(value))
 
     def check_host_struct(self, value: object, key: str) -> None:
@@ -202,7 +225,9 @@ class Walk:
             key: its key.
             types: the host types among the arms.
         """
-        if type(value) not in types and not is_host_value(value):
+        if type(value) in types:
+            self.check_host(value, key)
+        elif not is_host_value(value):
             self._raise(value, key, mismatch.no_arm(value))
 
     def check_keys(self, value: dict[object, object], key: str) -> None:
@@ -260,6 +285,9 @@ class Walk:
         )
 
 
+let_trace_as(Walk._enter, Walk._enter_unseen)
+
+
 def walk(value: Any) -> Walk:
     """Walk a payload, or any value by the types found in it.
 
@@ -274,11 +302,15 @@ def walk(value: Any) -> Walk:
         found.value, found.keyed, found.hooked = value, False, plan.hooked
         found.leaves = []
         found.add = found.leaves.append
-        found._open, found._record_only = [value], None
-        cls.__tensorpack_leaves__(value, found, "")
+        found._open, found._record_only = [id(value)], None
+        try:
+            cls.__tensorpack_leaves__(value, found, "")
+        except RecursionError:
+            raise mismatch.too_deep(cls) from None
     else:
         found = Walk(value).run()
-    classes = set(map(type, found.recordable()))
+    leaves = found.leaves if found._record_only is None else found.recordable()
+    classes = set(map(type, leaves))
     found.only_tensors = classes == _ONLY_TENSORS
     if not found.only_tensors:
         found.check_leaves(classes)

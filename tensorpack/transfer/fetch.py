@@ -69,8 +69,7 @@ class Fetch(Generic[T]):
             numpy: give each tensor as an array of the same memory. Dtypes that numpy
                 lacks (bfloat16, float8) stay tensors.
         """
-        for event in self._events:
-            event.synchronize()
+        self._polls.synchronize(self._events)
         if not numpy:
             return self._twin
         return rebuild(self._twin, [_as_array(leaf) for leaf in self._leaves])

@@ -29,6 +29,9 @@ class Counters:
         copies: how many copies were queued.
         records: how often a stream was recorded on a block.
         blocked: how often `start` blocked the host at `max_in_flight`.
+        staging: bytes of pinned memory that large pageable leaves pass through.
+        staging_growths: how often there was too little of it and more was taken.
+        staging_waits: how often the host waited for some of it, at `staging_limit`.
     """
 
     payloads: int = 0
@@ -37,6 +40,9 @@ class Counters:
     copies: int = 0
     records: int = 0
     blocked: int = 0
+    staging: int = 0
+    staging_growths: int = 0
+    staging_waits: int = 0
 
     def add(
         self, leaves: Sequence[Any], buffers: Sequence[Tensor], alone: Sequence[Any]
@@ -160,8 +166,7 @@ class Handoff(Generic[T]):
 
     def synchronize(self) -> None:
         """Block the host until the copies are done."""
-        for event in self.events:
-            event.synchronize()
+        self._polls.synchronize(self.events)
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait until the copies are done, without blocking the running loop.
