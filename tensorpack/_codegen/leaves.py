@@ -43,6 +43,7 @@ from tensorpack._rules.nodes import (
     TupleNode,
     TypedDictNode,
     UnionNode,
+    children,
 )
 
 __all__ = ["Source", "write", "write_keyed"]
@@ -109,6 +110,14 @@ def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[Line]:
     return _Leaves(names, "walk", keyed).lines(field.node, value, key)
 
 
+def _holds_borrowed(node: Node) -> bool:
+    """Return whether items of a host container are owned and recorded elsewhere."""
+    inside = [node.inside] if isinstance(node, HostNode) and node.inside else []
+    return isinstance(node, BorrowedNode) or any(
+        _holds_borrowed(child) for found in inside for child in children(found)
+    )
+
+
 @attrs.frozen
 class _Value:
     """A value in the text.
@@ -151,8 +160,8 @@ class _Leaves:
     def lines(self, node: Node, value: _Value, key: Key) -> list[Line]:
         """Write the lines for a value, which is read here for the first time."""
         match node:
-            case HostNode(types=types):
-                return [self._host(types, value, key)]
+            case HostNode():
+                return [self._host(node, value, key)]
             case HostOnlyNode():
                 check = f"{self.walk}.check_host_only({value.name}, {key})"
                 return [guarded(f"if isinstance({value.named}, Tensor):", check)]
@@ -167,12 +176,13 @@ class _Leaves:
                 body += self._found(node, value, key)
                 return [guarded(f"if {value.is_present}:", *body)]
 
-    def _host(self, types: tuple[type, ...], value: _Value, key: Key) -> Line:
+    def _host(self, node: HostNode[type], value: _Value, key: Key) -> Line:
         """Write the line that checks a host value."""
+        types = node.types
         # A class derived from a struct may have leaves of its own.
         struct = any(is_made(base) for tp in types for base in tp.__mro__)
         check = "check_host_struct" if struct else "check_host"
-        if not STAYING.issuperset(types):
+        if not STAYING.issuperset(types) or _holds_borrowed(node):
             known = self.names.tuple((*types, type(None)))
             test = f"type({value.named}) not in {known}"
         elif PLAIN.issuperset(types):
