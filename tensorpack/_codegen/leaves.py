@@ -26,11 +26,12 @@ from tensorpack._plan.classes import is_made
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
     AdapterNode,
+    BorrowedNode,
     CachedNode,
     DerivedNode,
     DynamicNode,
-    Guard,
-    KeptNode,
+    HostNode,
+    HostOnlyNode,
     MappingNode,
     NamedTupleNode,
     Node,
@@ -101,7 +102,7 @@ def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[Line]:
                 read = f"slot_value({names.of(slot, f'slot_{field.name}')}, self)"
             value = _Value(read, "x", 0)
             return _Leaves(names, "walk.record_only", keyed).lines(inner, value, key)
-        case KeptNode():
+        case HostNode() | HostOnlyNode():
             value = _Value(value.read, value.read, 0)  # read twice, not named
         case _:
             pass
@@ -150,12 +151,12 @@ class _Leaves:
     def lines(self, node: Node, value: _Value, key: Key) -> list[Line]:
         """Write the lines for a value, which is read here for the first time."""
         match node:
-            case KeptNode(guard=Guard.TENSOR, types=types):
+            case HostNode(types=types):
                 return [self._host(types, value, key)]
-            case KeptNode(guard=Guard.DEVICE_TENSOR):
+            case HostOnlyNode():
                 check = f"{self.walk}.check_host_only({value.name}, {key})"
                 return [guarded(f"if isinstance({value.named}, Tensor):", check)]
-            case KeptNode() | DerivedNode() | CachedNode() | PropertyNode():
+            case BorrowedNode() | DerivedNode() | CachedNode() | PropertyNode():
                 return []
             case UnionNode(arms=arms):
                 assigned = value.read != value.name
@@ -246,7 +247,13 @@ class _Leaves:
                     lines += self.lines(item, inner, key.literal(f"[{name!r}]"))
                 return lines
             case (
-                UnionNode() | KeptNode() | DerivedNode() | CachedNode() | PropertyNode()
+                UnionNode()
+                | HostNode()
+                | HostOnlyNode()
+                | BorrowedNode()
+                | DerivedNode()
+                | CachedNode()
+                | PropertyNode()
             ):
                 return []
 
@@ -267,17 +274,17 @@ class _Leaves:
         lines: list[Line] = []
         tests: set[str] = set()
         for arm in arms:
-            if isinstance(arm, KeptNode):
-                if arm.guard is Guard.DEVICE_TENSOR:
-                    check = f"{self.walk}.check_host_only({x}, {key})"
-                    return [*lines, guarded("else:", check)]
+            if isinstance(arm, HostOnlyNode):
+                check = f"{self.walk}.check_host_only({x}, {key})"
+                return [*lines, guarded("else:", check)]
+            if isinstance(arm, (HostNode, BorrowedNode)):
                 continue
             test = is_arm(arm, x, self.names)
             if test not in tests:  # any payload goes by its own class
                 head = f"{'elif' if tests else 'if'} {test}:"
                 lines.append(guarded(head, *(self._found(arm, value, key) or ["pass"])))
                 tests.add(test)
-        types = next((a.types for a in arms if isinstance(a, KeptNode)), ())
+        types = next((a.types for a in arms if isinstance(a, HostNode)), ())
         known = self.names.tuple(types)
         check = f"{self.walk}.check_union({x}, {key}, {known})"
         return [*lines, guarded(f"elif {x} is not None:", check)]

@@ -17,10 +17,12 @@ from tensorpack._plan.msgspec_structs import is_struct, setter_of, struct_base
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
     AdapterNode,
+    BorrowedNode,
     CachedNode,
     DerivedNode,
     DynamicNode,
-    KeptNode,
+    HostNode,
+    HostOnlyNode,
     MappingNode,
     NamedTupleNode,
     Node,
@@ -82,7 +84,9 @@ class _Rebuild:
         match field.node:
             case PropertyNode() | CachedNode():
                 return []
-            case KeptNode() if is_struct(self.plan.cls):
+            case HostNode() | HostOnlyNode() | BorrowedNode() if is_struct(
+                self.plan.cls
+            ):
                 return []  # copied
             case DerivedNode():
                 default = self.names.of(field.default, f"default_{field.name}")
@@ -111,7 +115,7 @@ class _Rebuild:
         """List the arms of a union that travel, each after the test that tells it."""
         found: dict[str, Node] = {}
         for arm in arms:
-            if not isinstance(arm, KeptNode):
+            if not isinstance(arm, (HostNode, HostOnlyNode, BorrowedNode)):
                 found.setdefault(is_arm(arm, x, self.names), arm)
         return list(found.items())
 
@@ -173,7 +177,13 @@ class _Rebuild:
                 old = Expression(f"**{x}")
                 return Expression("{", (old, *new_items), "}", comma=True)
             case (
-                UnionNode() | KeptNode() | DerivedNode() | CachedNode() | PropertyNode()
+                UnionNode()
+                | HostNode()
+                | HostOnlyNode()
+                | BorrowedNode()
+                | DerivedNode()
+                | CachedNode()
+                | PropertyNode()
             ):
                 return self._copy(node, x, depth)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
+from tensorpack._rules.containers import CONTAINERS
 from tensorpack._rules.nodes import (
     AdapterNode,
     MappingNode,
@@ -215,9 +216,9 @@ def is_container(node: Node, x: str, names: Names, *, negated: bool = False) -> 
     """Write the test whether a value is a container of a node's class."""
     is_, in_ = ("is not", "not in") if negated else ("is", "in")
     match node:
-        case SequenceNode(kind="Sequence"):
+        case SequenceNode(kind=kind) if CONTAINERS[kind].takes_in:
             return f"type({x}) {in_} sequence_types"
-        case MappingNode(kind="dict" | "Mapping"):
+        case MappingNode(kind=kind) if CONTAINERS[kind].takes_in:
             return f"type({x}) {in_} mapping_types"
         case SequenceNode(kind=kind) | MappingNode(kind=kind):
             return f"type({x}) {is_} {kind}"

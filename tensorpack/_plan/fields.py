@@ -29,10 +29,10 @@ from tensorpack._plan.namespace import (
     Unresolved,
     own_annotations,
     returned_by,
-    spell,
 )
 from tensorpack._plan.plan import ClassPlan, FieldPlan
-from tensorpack._plan.remedies import RefusedError, refuse
+from tensorpack._plan.spelling import spell
+from tensorpack._rules import refusals as reasons
 from tensorpack._rules.markers import PLAN, Marker
 from tensorpack._rules.nodes import (
     CachedNode,
@@ -41,6 +41,7 @@ from tensorpack._rules.nodes import (
     PropertyNode,
     children,
 )
+from tensorpack._rules.refusals import RefusedError, refuse
 from tensorpack.errors import LifetimeError, Refusal
 
 __all__ = ["plan_class"]
@@ -238,17 +239,13 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     """Read the annotation of one field."""
     text = spell(annotation)
     if annotation is None and field.unannotated:
-        refuse(field.name, "has no annotation", f"Write `{field.name}: Tensor`, say.")
+        reasons.NO_ANNOTATION.refuse(field.name)
     inner = _derived_from(ctx.namespace.evaluate(annotation))
     if inner is None:
         node = node_of(annotation, ctx)
         _check_depth(node, text)
     elif field.default is None:
-        refuse(
-            text,
-            "needs a default, which a moved copy gets in its place",
-            f"Write `{field.name}: {text} = None`.",
-        )
+        reasons.NO_DEFAULT.refuse(text, field=field.name)
     else:
         node = DerivedNode(node_of(inner, ctx))
     return FieldPlan(field.name, node, text, field.may_lack, field.default)
@@ -329,27 +326,14 @@ def _orphan(
             node_of(tp, ctx)
         except RefusedError as error:
             return error.at(name, text)
-    return Refusal(
+    maker = "attrs" if "__attrs_attrs__" in vars(base) else ""
+    if "__dataclass_fields__" in vars(base):
+        maker = maker or "dataclass"
+    return reasons.lost_field(
         name,
         text,
-        text,
-        f"is annotated in `{base.__name__}` but is no field of `{cls.__name__}`, "
-        "so its value would be lost",
-        (
-            _how_to_be_field(cls, base, name, text),
-            f"Or write `ClassVar[{text}]` if it belongs to the class.",
-        ),
-    )
-
-
-def _how_to_be_field(cls: type, base: type, name: str, text: str) -> str:
-    """Say what makes a field of an annotation, by what made the classes."""
-    if base is cls:
-        return f"Write `{name}: {text} = attrs.field(...)`, as for the other fields."
-    if "__attrs_attrs__" in vars(base):
-        return f"Decorate `{cls.__name__}` with `@attrs.define` under `@payload`."
-    if "__dataclass_fields__" in vars(base):
-        return (
-            f"Decorate `{cls.__name__}` with `@dataclasses.dataclass` under `@payload`."
-        )
-    return f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."
+        owner=base.__name__,
+        cls=cls.__name__,
+        is_own=base is cls,
+        maker=maker,
+    ).at(name, text)

@@ -1,6 +1,5 @@
 """The making of copies: new leaves put where the walk has found the old ones."""
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,11 +9,15 @@ from tensorpack._leaves.adapters import adapter_of
 from tensorpack._leaves.host_types import PLAIN
 from tensorpack._leaves.tracing import let_trace_as
 from tensorpack._plan.plan import ClassPlan
+from tensorpack._rules.containers import (
+    CONTAINERS,
+    MAPPING_CLASSES,
+    SEQUENCE_CLASSES,
+    like,
+)
 from tensorpack._rules.markers import PLAN
 from tensorpack._walk.mappings import Selection
 from tensorpack._walk.values import (
-    MAPPING_TYPES,
-    SEQUENCE_TYPES,
     Kind,
     a_class,
     is_payload,
@@ -28,20 +31,6 @@ from tensorpack.errors import LeafCountError, LeafError
 __all__ = ["HELPERS", "Build", "prepared", "rebuild"]
 
 T = TypeVar("T")
-
-
-def like(value: Any, items: Any) -> Any:
-    """Put new items into a container of a value's own class."""
-    cls = type(value)
-    if cls is type(items):
-        return items
-    if cls is collections.defaultdict:
-        return collections.defaultdict(value.default_factory, items)
-    if cls is collections.deque:
-        return collections.deque(items, value.maxlen)
-    if hasattr(cls, "_fields"):
-        return tuple.__new__(cls, items)
-    return cls(items)
 
 
 def has_extra(value: Any, names: frozenset[str]) -> bool:
@@ -65,16 +54,14 @@ let_trace_as(has_extra, lambda value, names: False)  # noqa: ARG005  # the same
 let_trace_as(slot_value, lambda slot, owner: None)  # noqa: ARG005  # none is recorded
 
 HELPERS: Mapping[str, object] = {
-    "OrderedDict": collections.OrderedDict,
+    **{row.name: row.cls for row in CONTAINERS.values() if not row.is_abstract},
     "Tensor": Tensor,
-    "defaultdict": collections.defaultdict,
-    "deque": collections.deque,
     "has_extra": has_extra,
     "is_payload": is_payload,
     "like": like,
-    "mapping_types": MAPPING_TYPES,
+    "mapping_types": MAPPING_CLASSES,
     "plain_types": PLAIN,
-    "sequence_types": SEQUENCE_TYPES,
+    "sequence_types": SEQUENCE_CLASSES,
     "slot_value": slot_value,
     "starts_plain": starts_plain,
 }

@@ -22,12 +22,11 @@ from tensorpack._plan.msgspec_structs import is_struct
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._plan.structs import is_named_tuple
+from tensorpack._rules.containers import MAPPING_CLASSES, SEQUENCE_CLASSES
 from tensorpack._rules.markers import BASE, PLAN
 from tensorpack.errors import UndecoratedError
 
 __all__ = [
-    "MAPPING_TYPES",
-    "SEQUENCE_TYPES",
     "Kind",
     "a_class",
     "has_leaves",
@@ -41,9 +40,6 @@ __all__ = [
     "payload_plan",
     "slot_value",
 ]
-
-SEQUENCE_TYPES = frozenset({list, tuple, collections.deque})
-MAPPING_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict})
 
 
 class Kind(enum.Enum):
@@ -75,7 +71,7 @@ def _kind_of_class(cls: type) -> Kind | None:
         return Kind.LEAF
     if is_plain(cls):
         return Kind.HOST
-    if cls in MAPPING_TYPES or cls in SEQUENCE_TYPES:
+    if cls in MAPPING_CLASSES or cls in SEQUENCE_CLASSES:
         return Kind.CONTAINER
     if is_of_payload(cls):
         return Kind.PAYLOAD

@@ -15,12 +15,11 @@ from tensorpack._leaves.adapters import adapter_of
 from tensorpack._leaves.host_types import PLAIN
 from tensorpack._leaves.tracing import let_trace_as
 from tensorpack._plan.plan import ClassPlan
+from tensorpack._rules.containers import MAPPING_CLASSES, SEQUENCE_CLASSES
 from tensorpack._rules.markers import PLAN
 from tensorpack._walk import mismatch
 from tensorpack._walk.mappings import Selection
 from tensorpack._walk.values import (
-    MAPPING_TYPES,
-    SEQUENCE_TYPES,
     Kind,
     a_class,
     is_host_value,
@@ -39,7 +38,7 @@ Pair = tuple[str, Any]
 """The key of a leaf, and the leaf."""
 
 _ONLY_TENSORS = {Tensor}
-_CONTAINERS = SEQUENCE_TYPES | MAPPING_TYPES | {set, frozenset}
+_CONTAINERS = SEQUENCE_CLASSES | MAPPING_CLASSES | {set, frozenset}
 _DEEPEST = 20  # containers in one another: a list may hold itself
 
 
