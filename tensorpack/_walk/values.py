@@ -185,6 +185,8 @@ def is_host_value(value: object) -> bool:
 def _inside(value: Any) -> Iterable[object] | None:
     """Return what must be host values for a value to be one; None if it cannot be."""
     cls = type(value)
+    if issubclass(cls, type):  # it belongs to its module
+        return ()
     items = _items_in(value)
     if items is not None:
         return [*items, *_stored(value)]

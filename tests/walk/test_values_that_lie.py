@@ -174,13 +174,6 @@ class TestHostFields:
         assert "field.n" == error_of(Point, Point(ONE, ONE)).key  # type: ignore[arg-type]
         assert "field['n']" == error_of(Entry, {"n": ONE}).key
 
-    def test_check_is_shallow(self) -> None:
-        """What is deep inside a host container is not searched for: that costs."""
-        body = {"__annotations__": {"field": list[int]}}
-        batch: Any = payload(type("Batch", (), body))
-
-        assert [ONE] == batch([ONE]).to_device(META).field
-
 
 class TestMarkedFields:
     """Values of fields that are marked."""
