@@ -18,6 +18,7 @@ import torch
 from tensorpack._plan.msgspec_structs import is_struct, struct_defaults
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._rules.markers import Derived
+from tensorpack._rules.refusals import UNFIT
 from tensorpack.errors import DefinitionError, Refusal, its_fields
 
 __all__ = [
@@ -47,6 +48,7 @@ class Declared:
         may_lack: whether an instance may be without it.
         unannotated: whether nobody has said what it holds.
         computed: whether the class body has a cached property of its name.
+        reads_self: whether its default is made from the instance.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Declared:
     may_lack: bool
     unannotated: bool = False
     computed: bool = False
+    reads_self: bool = False
 
 
 def is_made(cls: type) -> bool:
@@ -76,7 +79,8 @@ def declared_fields(cls: type) -> Iterator[Declared]:
             lacks = default is None and (own_init or not a.init)
             untyped = a.type is None and not _is_annotated(cls, a.name)
             computed = isinstance(a.default, functools.cached_property)
-            yield Declared(a.name, a.type, default, lacks, untyped, computed)
+            reads = bool(getattr(a.default, "takes_self", False))
+            yield Declared(a.name, a.type, default, lacks, untyped, computed, reads)
         if _caches_hash(cls):
             yield Declared(_HASH, Derived[int], lambda _: None, may_lack=False)
         return
@@ -168,34 +172,16 @@ def check_class(cls: Any) -> None:
 _UNFIT: tuple[tuple[Callable[[type], bool], str, str], ...] = (
     (
         lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
-        "it is a named tuple, which travels without being a payload",
-        "Use it as the type of a field.",
+        *UNFIT["named tuple"],
     ),
     (
         lambda cls: hasattr(cls, "__required_keys__") and issubclass(cls, dict),
-        "it is a typed dictionary, which travels without being a payload",
-        "Use it as the type of a field.",
+        *UNFIT["typed dictionary"],
     ),
-    (
-        lambda cls: issubclass(cls, enum.Enum),
-        "it is an enumeration, which stays on the host",
-        "Use it as the type of a field.",
-    ),
-    (
-        lambda cls: issubclass(cls, torch.Tensor),
-        "it is a tensor, which travels without being a payload",
-        "Use it as the type of a field.",
-    ),
-    (
-        lambda cls: issubclass(cls, torch.nn.Module),
-        "it is a module, whose parameters are in no field",
-        "Hold its tensors in a class of their own.",
-    ),
-    (
-        lambda cls: bool(vars(cls).get("_is_protocol")),
-        "it is a protocol, which has no instances",
-        "Decorate the classes that implement it.",
-    ),
+    (lambda cls: issubclass(cls, enum.Enum), *UNFIT["enumeration"]),
+    (lambda cls: issubclass(cls, torch.Tensor), *UNFIT["tensor"]),
+    (lambda cls: issubclass(cls, torch.nn.Module), *UNFIT["module"]),
+    (lambda cls: bool(vars(cls).get("_is_protocol")), *UNFIT["protocol"]),
     (
         lambda cls: hasattr(cls, "__msgspec_cached_hash__"),
         "it is a msgspec struct that caches its hash, which a moved copy would keep",

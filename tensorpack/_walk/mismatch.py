@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tensorpack._leaves.host_types import is_array
+from tensorpack._rules import refusals
 from tensorpack._walk.hidden import FAR
 from tensorpack._walk.values import a_class, is_builtin, is_payload
 
@@ -122,8 +123,7 @@ def hidden(value: object, culprit: object) -> Said:
 
 def key_of_mapping() -> Said:
     """Speak of a leaf that is the key of a mapping."""
-    problem = "is the key of a mapping, and keys stay on the host"
-    return problem, "Use a host value as the key."
+    return refusals.KEY.clause, "Use a host value as the key."
 
 
 def no_arm(value: object) -> Said:
