@@ -119,7 +119,6 @@ class CopyStream:
         """Make the stager of large leaves."""
         slots = max(1, -(-nbytes // SLOT))
         most = max(slots, limit // SLOT)
-        self.counters.staging = slots * SLOT
         return Stager(streams, self.device, slots, most, self._polls.synchronize)
 
     def start(
@@ -142,7 +141,7 @@ class CopyStream:
             LeafError: a value has no lifetime support; nothing was queued then.
             CaptureError: the current or the copy stream is capturing a graph.
             HandoffError: the copy stream is closed, this thread has paused it, or the
-                limit is reached and nobody takes what is in flight.
+                limit is reached and nothing in flight is taken.
 
         Streams:
             Copies are queued on the copy stream. The host does not block, except at
@@ -201,15 +200,10 @@ class CopyStream:
             raise
         flight.set_off(queued.ready, handoff, flights.dropped)
         self.counters.add(leaves, queued.buffers, queued.alone)
-        if queued.alone:
-            self._count_staging(queue.stager)
+        stager = queue.stager
+        self.counters.staging_growths = stager.growths
+        self.counters.staging_waits = stager.waits
         return handoff
-
-    def _count_staging(self, stager: Stager) -> None:
-        counters = self.counters
-        counters.staging = stager.nbytes
-        counters.staging_growths = stager.growths
-        counters.staging_waits = stager.waits
 
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
         """Pay both debts to a consumer: order first, then device lifetime."""
@@ -307,7 +301,7 @@ class CopyStream:
         return len(self._queue.retained) if self._streams is not None else 0
 
     def full(self) -> bool:
-        """Tell whether `start` would block at `max_in_flight`."""
+        """Return whether `start` would block at `max_in_flight`."""
         if self._streams is None:
             return False
         if self._polls.paused_by:
@@ -360,13 +354,13 @@ class CopyStream:
         self._polls.close()
 
     def __repr__(self) -> str:
-        """Say where to, how much is on its way, and whether the core is compiled."""
+        """Show the device, how much is on its way, and whether the core is compiled."""
         state = f"in_flight={self.in_flight}{', native' * self.native}"
         state = "closed" if self._closed else state
         return f"CopyStream({str(self.device)!r}, {state})"
 
     def __enter__(self) -> Self:
-        """Give the copy stream itself; leaving closes it."""
+        """Return the copy stream itself; leaving closes it."""
         return self
 
     def __exit__(
