@@ -264,6 +264,24 @@ def _confidence(
         return "low"
     if verb:
         return "medium" if found.made.has_rest else "high"
+    sure = _sure(reader, found, known, others)
+    return "medium" if sure == "high" and not _is_typed(found) else sure
+
+
+def _is_typed(found: _Rebuild) -> bool:
+    """Return whether the other object is `self`, or annotated."""
+    return found.root == "self" or any(
+        each.name == found.root and each.annotation
+        for each in found.place.function.parameters
+    )
+
+
+def _sure(
+    reader: Reader,
+    found: _Rebuild,
+    known: list[tuple[Field, ClassDef]],
+    others: list[_Rebuild],
+) -> str:
     told = known or found.missing
     most = max((reader.carries(own, owner) for own, owner in told), default=0)
     if known:
