@@ -1,4 +1,4 @@
-"""The command line: `python -m tensorpack demo / show / check / audit / ...`."""
+"""The command line: `python -m tensorpack demo / show / check / bench / ...`."""
 
 import argparse
 import importlib
@@ -15,6 +15,7 @@ _COMMANDS = {
     "check": "import modules and report every payload and every refusal",
     "audit": "find fields that hand-written methods forget, from source text alone",
     "bench": "measure moving and recording against hand-written loops",
+    "native": "build the compiled core of transfers",
     "stubs": "write the stubs of payload classes",
 }
 
