@@ -16,7 +16,7 @@ from tensorpack._leaves.operations import (
     moved,
     record,
 )
-from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._plan.makers import setter_of
 from tensorpack._walk.build import prepared, rebuild
 from tensorpack._walk.values import a_class, has_leaves, is_payload, payload_plan
 from tensorpack._walk.walk import Entries, pairs, walk

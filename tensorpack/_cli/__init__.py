@@ -1,4 +1,4 @@
-"""The command line: `python -m tensorpack demo / show / check / bench / stubs`."""
+"""The command line: `python -m tensorpack demo / show / check / bench`."""
 
 import argparse
 import importlib
@@ -14,7 +14,6 @@ _COMMANDS = {
     "show": "print the plan and the generated source of a payload class",
     "check": "import modules and report every payload and every refusal",
     "bench": "measure moving and recording against hand-written loops",
-    "stubs": "write the stubs of payload classes",
 }
 
 

@@ -19,11 +19,11 @@ from tensorpack._codegen.writing import (
     indented,
     is_arm,
     is_container,
-    is_struct,
     quoted,
     title,
 )
 from tensorpack._leaves.host_types import STAYING
+from tensorpack._plan.makers import is_struct
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
     AdapterNode,

@@ -15,7 +15,7 @@ from tensorpack._codegen.writing import (
     quoted,
     title,
 )
-from tensorpack._plan.msgspec_structs import is_struct, setter_of, struct_base
+from tensorpack._plan.makers import copied_by, setter_of
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
     AdapterNode,
@@ -96,7 +96,7 @@ def rebuild_text(plan: ClassPlan, cls: str, names: Names) -> str:
 
 def _start(plan: ClassPlan, cls: str, names: Names) -> str:
     """Write the expression for a twin whose fields are not set yet."""
-    struct = struct_base(plan.cls)
+    struct = copied_by(plan.cls)
     if struct is None:
         return f"object.__new__({cls})"
     return f"{names.of(struct, 'Struct')}.__copy__(self)"
@@ -105,7 +105,7 @@ def _start(plan: ClassPlan, cls: str, names: Names) -> str:
 def _field_lines(field: FieldPlan, plan: ClassPlan, names: Names) -> list[str]:
     """Write the lines of `rebuild` for one field."""
     before, after = f"new.{field.name} = ", ""
-    if is_struct(plan.cls):
+    if copied_by(plan.cls) is not None:
         setter = names.of(setter_of(plan.cls), "force_setattr")
         before, after = f"{setter}(new, {quoted(field.name)}, ", ")"
     elif not plan.assigns:
@@ -114,7 +114,7 @@ def _field_lines(field: FieldPlan, plan: ClassPlan, names: Names) -> list[str]:
     match field.node:
         case PropertyNode() | CachedNode():
             return []
-        case KeptNode() if is_struct(plan.cls):
+        case KeptNode() if copied_by(plan.cls) is not None:
             return []  # copied
         case DerivedNode():
             default = names.of(field.default, f"default_{field.name}")

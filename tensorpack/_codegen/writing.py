@@ -30,7 +30,6 @@ __all__ = [
     "indented",
     "is_arm",
     "is_container",
-    "is_struct",
     "quoted",
     "title",
 ]
@@ -107,12 +106,6 @@ def title(before: str, qualname: str, after: str) -> str:
 def indented(lines: Iterable[str]) -> list[str]:
     """Move lines one level in."""
     return [f"{TAB}{line}" for line in lines]
-
-
-def is_struct(cls: type) -> bool:
-    """Tell whether a class is a dataclass, an attrs class or a msgspec struct."""
-    made_by = ("__attrs_attrs__", "__dataclass_fields__", "__struct_fields__")
-    return any(hasattr(cls, name) for name in made_by)
 
 
 def guarded(head: str, body: list[str]) -> list[str]:

@@ -15,7 +15,16 @@ from tensorpack._leaves.adapters import (
     owns_lifetime,
 )
 from tensorpack._leaves.host_types import is_host_class
-from tensorpack._plan.classes import slots_apart
+from tensorpack._plan.checks import slots_apart
+from tensorpack._plan.makers import (
+    Member,
+    cached_members,
+    declared_keys,
+    is_named_tuple,
+    is_typed_dict,
+    members_of,
+    struct_fields,
+)
 from tensorpack._plan.namespace import (
     Context,
     Placeholder,
@@ -31,18 +40,9 @@ from tensorpack._plan.remedies import (
     refuse_open,
     refuse_unknown,
 )
-from tensorpack._plan.structs import (
-    Member,
-    cached_members,
-    declared_keys,
-    is_named_tuple,
-    is_typed_dict,
-    members_of,
-    struct_fields,
-)
 from tensorpack._plan.unions import choose, folded
 from tensorpack._rules.containers import MAPPINGS, SEQUENCES, is_unpacked
-from tensorpack._rules.markers import PLAN, Marker
+from tensorpack._rules.markers import PLAN, REFUSED, Marker
 from tensorpack._rules.nodes import (
     AdapterNode,
     DynamicNode,
@@ -262,7 +262,7 @@ def _node_of_class(cls: type, tp: object, ctx: Context) -> Node:
         return node_of(array, ctx)
     if is_tensor_type(cls):
         return TensorNode()
-    if cls is ctx.own or PLAN in vars(cls) or _is_base(cls):
+    if cls is ctx.own or {PLAN, REFUSED} & vars(cls).keys() or _is_base(cls):
         return PayloadNode(cls)
     if hasattr(cls, PLAN) or any(map(_is_base, cls.__mro__)):
         refuse(

@@ -3,26 +3,23 @@
 import contextlib
 import dataclasses
 import inspect
-import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
 from tensorpack._plan.annotations import node_of
-from tensorpack._plan.classes import (
-    CachedProperty,
-    Declared,
-    cached_names,
-    cached_properties,
+from tensorpack._plan.cached import CachedProperty, cached_names, cached_properties
+from tensorpack._plan.checks import (
+    check_content,
+    check_descriptor,
     check_names,
-    declared_fields,
     is_dunder,
+    shared_leaves,
     slots_apart,
-    stores_of,
 )
 from tensorpack._plan.generics import Bindings, bindings_of
-from tensorpack._plan.leftovers import check_content, shared_leaves
+from tensorpack._plan.makers import Declared, declared_fields, maker_of
 from tensorpack._plan.namespace import (
     Context,
     Namespace,
@@ -51,15 +48,15 @@ __all__ = ["plan_class"]
 
 def plan_class(
     cls: type,
-    enclosing: Mapping[str, object],
+    namespace: Namespace,
     corrections: Mapping[str, object],
     notes: tuple[str, ...],
 ) -> ClassPlan:
-    """Describe a class that attrs, `dataclasses` or msgspec has made.
+    """Return the plan of a class that attrs, `dataclasses` or msgspec has made.
 
     Args:
         cls: the class.
-        enclosing: names of the function around the class, if any.
+        namespace: where its own annotations are looked up.
         corrections: annotations that replace those of the class, by field.
         notes: what a reader of the plan should know.
 
@@ -70,7 +67,7 @@ def plan_class(
     declared = {field.name: field for field in declared_fields(cls)}
     check_names(cls, declared, corrections)
     check_content(cls, declared)
-    bases = _Bases.of(cls, enclosing, corrections)
+    bases = _Bases.of(cls, namespace, corrections)
     fields: list[FieldPlan] = []
     refusals: list[Refusal] = []
     for field in declared.values():
@@ -79,22 +76,31 @@ def plan_class(
         except RefusedError as error:
             text = spell(_written(field, bases)[1])
             refusals.append(error.at(field.name, text))
-    refusals.extend(_orphans(cls, declared, bases))
+    refusals.extend(_orphans(cls, declared, bases.context))
     refusals.extend(shared_leaves(cls, declared))
     refusals.extend(slots_apart(cls, declared))
+    namespace.forget()
     if refusals:
         raise LifetimeError(cls=cls.__qualname__, refusals=refusals)
     return ClassPlan(
         cls=cls,
+        namespace=namespace,
+        corrections=corrections,
+        notes=notes,
+        made_by=plan_class,
         fields=tuple(fields),
         cached=tuple(_cached(cls, fields, bases)),
         assigns=getattr(cls, "__setattr__") is object.__setattr__,  # noqa: B009  # typed apart
-        stores=stores_of(cls, declared),
+        stores=_stores_of(cls, declared),
         hooked=hasattr(cls, "__payload_prepare__"),
-        notes=notes,
-        namespace=bases.context(cls).namespace,
-        corrections=corrections,
     )
+
+
+def _stores_of(cls: type, declared: Mapping[str, object]) -> frozenset[str] | None:
+    """Return the names that an instance's `__dict__` may have; None without one."""
+    if cls.__dictoffset__ == 0:
+        return None
+    return frozenset({*declared, *cached_names(cls), "__orig_class__"})
 
 
 @attrs.frozen
@@ -111,7 +117,7 @@ class _Bases:
     def of(
         cls,
         decorated: type,
-        enclosing: Mapping[str, object],
+        namespace: Namespace,
         corrections: Mapping[str, object],
     ) -> "_Bases":
         """Look through a class and its bases; the first in their order counts."""
@@ -123,12 +129,12 @@ class _Bases:
             if base is decorated:
                 corrected[base] = corrections
             owners |= dict.fromkeys((*own_annotations(base), *corrected[base]), base)
-        own = Context(Namespace.of(decorated, enclosing), decorated)
+        own = Context(namespace, decorated)
         bindings = bindings_of(decorated, own)
         return cls(decorated, owners, corrected, bindings, {decorated: own})
 
     def context(self, owner: type) -> Context:
-        """Give the context for reading the annotations of a base."""
+        """Return the context for reading the annotations of a base."""
         if owner not in self.contexts:
             plan: ClassPlan | None = vars(owner).get(PLAN)
             own = self.contexts[self.cls]
@@ -141,7 +147,7 @@ class _Bases:
 
 
 def _written(field: Declared, bases: _Bases) -> tuple[type, object]:
-    """Give the class whose annotation of a field counts, and the annotation."""
+    """Return the class whose annotation of a field counts, and the annotation."""
     owner = bases.owners.get(field.name, bases.cls)
     corrections = bases.corrections[owner]
     if field.name in corrections:
@@ -150,13 +156,13 @@ def _written(field: Declared, bases: _Bases) -> tuple[type, object]:
 
 
 def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
-    """Describe one field."""
+    """Return the plan of one field."""
     owner, annotation = _written(field, bases)
     attribute = inspect.getattr_static(bases.cls, field.name, None)
     _check_cached(field, owner, annotation, bases.cls)
     if isinstance(attribute, property):
         return FieldPlan(field.name, PropertyNode(), spell(annotation))
-    _check_descriptor(field.name, attribute)
+    check_descriptor(field.name, attribute)
     inherited = _inherited(field, owner, bases)
     if inherited is None:
         return _read(field, annotation, bases.context(owner))
@@ -173,8 +179,8 @@ def _check_cached(field: Declared, owner: type, annotation: object, cls: type) -
     if field.computed or field.name in names:
         refuse(
             spell(annotation),
-            "is the type of a field, and a cached property has its name, so nobody can "
-            "tell which of them a twin keeps",
+            "is the type of a field, and a cached property has its name, so a copy "
+            "could keep either",
             "Keep one of them.",
         )
 
@@ -218,7 +224,7 @@ def _is_marked(node: Node) -> bool:
 
 
 def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:
-    """Take a field from the plan of the base that declared it.
+    """Return a field from the plan of the base that declared it.
 
     The base has read its annotation where its names were known. It is read again only
     where this class binds type variables of the base.
@@ -242,6 +248,14 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     inner = _derived_from(ctx.namespace.evaluate(annotation))
     if inner is None:
         node = node_of(annotation, ctx)
+    elif field.reads_self:
+        refuse(
+            text,
+            "has a default that reads `self`, whose leaves may still be on their way "
+            "when it is computed",
+            f"Compute it in a cached property: `@functools.cached_property` over "
+            f"`def {field.name}(self)`.",
+        )
     elif field.default is None:
         refuse(
             text,
@@ -253,21 +267,8 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     return FieldPlan(field.name, node, text, field.may_lack, field.default)
 
 
-def _check_descriptor(name: str, attribute: object) -> None:
-    """Refuse a field whose reading would run code."""
-    kind = type(attribute)
-    if hasattr(kind, "__set__") and not isinstance(
-        attribute, (types.MemberDescriptorType, types.GetSetDescriptorType)
-    ):
-        refuse(
-            name,
-            f"is a descriptor (`{kind.__name__}`), so reading it runs code",
-            "Keep the value in a plain field.",
-        )
-
-
 def _derived_from(tp: object) -> object | None:
-    """Give `T` of `Derived[T]`, else None."""
+    """Return `T` of `Derived[T]`, else None."""
     if typing.get_origin(tp) is typing.Annotated:
         inner, *metadata = typing.get_args(tp)
         if [m for m in metadata if isinstance(m, Marker)] == [Marker.DERIVED]:
@@ -280,41 +281,47 @@ _NO_FIELDS = (object, typing.Generic, typing.Protocol)
 
 
 def _orphans(
-    cls: type, declared: Mapping[str, object], bases: _Bases
+    cls: type,
+    declared: Mapping[str, Declared],
+    context: Callable[[type], Context],
 ) -> Iterator[Refusal]:
-    """Refuse annotations in the class's bases that are no fields of it."""
+    """Yield annotations in a class and its bases that are not fields of it.
+
+    Args:
+        cls: the class.
+        declared: its fields.
+        context: returns where the annotations of a base were written.
+    """
     known = {*declared, *cached_names(cls)}  # attrs annotates what it caches
     for base in reversed(cls.__mro__):
         if base in _NO_FIELDS or vars(base).get("_is_protocol"):
             continue
         for name, annotation in own_annotations(base).items():
-            if name not in known and not is_dunder(name):
-                refusal = _orphan(cls, base, name, annotation, bases)
-                if refusal is not None:
-                    yield refusal
+            if name in known or is_dunder(name):
+                continue
+            tp = context(base).namespace.evaluate(annotation)
+            if not _is_no_attribute(tp):
+                yield _orphan(cls, base, name, spell(annotation))
 
 
-def _orphan(
-    cls: type, base: type, name: str, annotation: object, bases: _Bases
-) -> Refusal | None:
-    """Refuse an annotation that is no field, unless it is a class variable's."""
-    ctx = bases.context(base)
-    tp = ctx.namespace.evaluate(annotation)
+def _is_no_attribute(tp: object) -> bool:
+    """Return whether an annotation declares something that instances do not keep."""
     if typing.ClassVar in (tp, typing.get_origin(tp)) or tp is dataclasses.KW_ONLY:
-        return None
-    text = spell(annotation)
-    if isinstance(tp, Unresolved) and "ClassVar" in tp.text:
-        return None
-    if isinstance(tp, dataclasses.InitVar):
-        try:
-            node_of(tp, ctx)
-        except RefusedError as error:
-            return error.at(name, text)
+        return True
+    if tp is dataclasses.InitVar or isinstance(tp, dataclasses.InitVar):
+        return True  # a moved copy is made without `__init__`
+    return isinstance(tp, Unresolved) and any(
+        word in tp.text for word in ("ClassVar", "InitVar")
+    )
+
+
+def _orphan(cls: type, base: type, name: str, text: str) -> Refusal:
+    """Return the refusal of an annotation that is not a field."""
     return Refusal(
         name,
         text,
         text,
-        f"is annotated in `{base.__name__}` but is no field of `{cls.__name__}`, "
+        f"is annotated in `{base.__name__}` but is not a field of `{cls.__name__}`, "
         "so its value would be lost",
         (
             _how_to_be_field(cls, base, name, text),
@@ -327,10 +334,8 @@ def _how_to_be_field(cls: type, base: type, name: str, text: str) -> str:
     """Say what makes a field of an annotation, by what made the classes."""
     if base is cls:
         return f"Write `{name}: {text} = attrs.field(...)`, as for the other fields."
-    if "__attrs_attrs__" in vars(base):
-        return f"Decorate `{cls.__name__}` with `@attrs.define` under `@payload`."
-    if "__dataclass_fields__" in vars(base):
-        return (
-            f"Decorate `{cls.__name__}` with `@dataclasses.dataclass` under `@payload`."
-        )
-    return f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."
+    maker = maker_of(base)
+    decorator = {"attrs": "@attrs.define", "dataclasses": "@dataclasses.dataclass"}
+    if maker is None or maker.name not in decorator:
+        return f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."
+    return f"Decorate `{cls.__name__}` with `{decorator[maker.name]}` under `@payload`."

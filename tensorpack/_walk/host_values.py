@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensorpack._leaves.host_types import is_array, is_host_class, is_plain
-from tensorpack._leaves.stored import items_in, of_class, stored
-from tensorpack._plan.msgspec_structs import is_struct
+from tensorpack._leaves.stored import items_in, stored
+from tensorpack._plan.makers import is_struct
 from tensorpack._walk.hidden import hidden_in
 
 __all__ = ["is_host_value"]
@@ -40,8 +40,7 @@ def _inside(value: object) -> Iterable[object] | None:
         # An enum's member, an array of objects or a subclass: searched, since there is
         # no telling what it keeps.
         return () if _is_common(value) or hidden_in(value, ()) is None else None
-    made = of_class(cls, "__attrs_attrs__"), of_class(cls, "__dataclass_fields__")
-    if isinstance(made[0], tuple) or isinstance(made[1], dict) or is_struct(cls):
+    if is_struct(cls):
         # What its cached properties keep, and what is no field, counts as well.
         return list(stored(value).values()) or None
     return None

@@ -11,9 +11,9 @@ from torch.compiler import is_compiling
 from tensorpack._leaves.adapters import adapter_of, owns_lifetime, supports_lifetime
 from tensorpack._leaves.host_types import is_host_class, is_plain
 from tensorpack._leaves.stored import of_class
+from tensorpack._plan.makers import is_named_tuple
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.plan import ClassPlan
-from tensorpack._plan.structs import is_named_tuple
 from tensorpack._rules.markers import BASE, PLAN
 from tensorpack._walk.host_values import is_host_value
 from tensorpack.errors import UndecoratedError

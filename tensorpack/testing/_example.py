@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 import attrs
 
 from tensorpack._leaves.adapters import SupportsLifetime, is_tensor_type
-from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._plan.makers import (
+    declared_keys,
+    is_named_tuple,
+    is_typed_dict,
+    members_of,
+    setter_of,
+)
 from tensorpack._plan.namespace import (
     Context,
     Namespace,
     Placeholder,
     Unresolved,
     spell,
-)
-from tensorpack._plan.structs import (
-    declared_keys,
-    is_named_tuple,
-    is_typed_dict,
-    members_of,
 )
 from tensorpack._rules.markers import Marker
 from tensorpack.testing._arguments import Argument, arguments_of, concrete, written_by

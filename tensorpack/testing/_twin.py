@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tensorpack._leaves.tracing import kept
-from tensorpack._plan.classes import cached_properties
-from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._plan.cached import cached_properties
+from tensorpack._plan.makers import setter_of
 from tensorpack._rules.markers import Marker
 from tensorpack.testing._log import is_under
 from tensorpack.testing._oracle import Found, Search
