@@ -26,21 +26,23 @@ from tensorpack._plan.namespace import (
     Unresolved,
     own_annotations,
     returned_by,
-    spell,
 )
 from tensorpack._plan.plan import ClassPlan, FieldPlan
-from tensorpack._plan.remedies import RefusedError, refuse
+from tensorpack._plan.spelling import spell
+from tensorpack._rules import refusals as reasons
 from tensorpack._rules.markers import PLAN, Marker
 from tensorpack._rules.nodes import (
+    BorrowedNode,
     CachedNode,
     DerivedNode,
     DynamicNode,
-    Guard,
-    KeptNode,
+    HostNode,
+    HostOnlyNode,
     Node,
     PropertyNode,
     children,
 )
+from tensorpack._rules.refusals import RefusedError, refuse
 from tensorpack.errors import LifetimeError, Refusal
 
 __all__ = ["plan_class"]
@@ -212,14 +214,14 @@ def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
     node: Node = DynamicNode()
     with contextlib.suppress(RefusedError):
         read = node_of(annotation, bases.context(owner))
-        node = read if isinstance(read, KeptNode) or _is_marked(read) else node
+        node = read if isinstance(read, HostNode) or _is_marked(read) else node
     return FieldPlan(cached.name, CachedNode(node, cached.slot), spell(annotation))
 
 
 def _is_marked(node: Node) -> bool:
-    """Tell whether a part of an annotation is marked to stay where it is."""
-    if isinstance(node, KeptNode):
-        return node.guard is not Guard.TENSOR
+    """Return whether a part of an annotation is marked to stay where it is."""
+    if isinstance(node, (HostOnlyNode, BorrowedNode)):
+        return True
     return any(map(_is_marked, children(node)))
 
 
@@ -244,24 +246,14 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     """Read the annotation of one field."""
     text = spell(annotation)
     if annotation is None and field.unannotated:
-        refuse(field.name, "has no annotation", f"Write `{field.name}: Tensor`, say.")
+        reasons.NO_ANNOTATION.refuse(field.name)
     inner = _derived_from(ctx.namespace.evaluate(annotation))
     if inner is None:
         node = node_of(annotation, ctx)
     elif field.reads_self:
-        refuse(
-            text,
-            "has a default that reads `self`, whose leaves may still be on their way "
-            "when it is computed",
-            f"Compute it in a cached property: `@functools.cached_property` over "
-            f"`def {field.name}(self)`.",
-        )
+        reasons.READS_SELF.refuse(text, field=field.name)
     elif field.default is None:
-        refuse(
-            text,
-            "needs a default, which a moved copy gets in its place",
-            f"Write `{field.name}: {text} = None`.",
-        )
+        reasons.NO_DEFAULT.refuse(text, field=field.name)
     else:
         node = DerivedNode(node_of(inner, ctx))
     return FieldPlan(field.name, node, text, field.may_lack, field.default)
@@ -317,25 +309,12 @@ def _is_no_attribute(tp: object) -> bool:
 
 def _orphan(cls: type, base: type, name: str, text: str) -> Refusal:
     """Return the refusal of an annotation that is not a field."""
-    return Refusal(
+    maker = maker_of(base)
+    return reasons.lost_field(
         name,
         text,
-        text,
-        f"is annotated in `{base.__name__}` but is not a field of `{cls.__name__}`, "
-        "so its value would be lost",
-        (
-            _how_to_be_field(cls, base, name, text),
-            f"Or write `ClassVar[{text}]` if it belongs to the class.",
-        ),
-    )
-
-
-def _how_to_be_field(cls: type, base: type, name: str, text: str) -> str:
-    """Say what makes a field of an annotation, by what made the classes."""
-    if base is cls:
-        return f"Write `{name}: {text} = attrs.field(...)`, as for the other fields."
-    maker = maker_of(base)
-    decorator = {"attrs": "@attrs.define", "dataclasses": "@dataclasses.dataclass"}
-    if maker is None or maker.name not in decorator:
-        return f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."
-    return f"Decorate `{cls.__name__}` with `{decorator[maker.name]}` under `@payload`."
+        owner=base.__name__,
+        cls=cls.__name__,
+        is_own=base is cls,
+        maker=maker.name if maker is not None else "",
+    ).at(name, text)
