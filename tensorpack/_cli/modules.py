@@ -56,7 +56,7 @@ def _why_not(name: str, error: BaseException) -> str:
         return f"{kind}: {text}" if text else kind
     if f"{name}.".startswith(f"{missing}."):
         return f"there is no module `{missing}`"
-    return f"it needs `{missing}`, which is not installed"
+    return f"it needs `{missing}`, which cannot be found"
 
 
 def _text(error: BaseException) -> str:

@@ -56,8 +56,6 @@ def _read(
     Raises:
         RefusedError: it has no lifetime support.
     """
-    if not field.is_kept:
-        refusals.INIT_ONLY.refuse(f"InitVar[{spell(tp)}]" if tp else field.name)
     if tp is None:
         refusals.NO_ANNOTATION.refuse(field.name)
     aliases: list[TypeAlias] = []
@@ -83,6 +81,8 @@ def _read_type(field: Field, tp: Type, checked: CheckedClass) -> None:
         return
     if not field.has_default:
         refusals.NO_DEFAULT.refuse(spell(tp), field=field.name)
+    if field.reads_self:
+        refusals.READS_SELF.refuse(spell(tp), field=field.name)
     node_of(inner, Inside(checked))
 
 
@@ -103,7 +103,7 @@ def _check_lost(checked: CheckedClass) -> None:
         text = spell(var.type) if var.type is not None else name
         maker = "attrs" if "attrs" in base.metadata else ""
         if "dataclass" in base.metadata:
-            maker = maker or "dataclass"
+            maker = maker or "dataclasses"
         error = refusals.lost_field(
             name,
             text,

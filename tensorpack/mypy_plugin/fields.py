@@ -7,9 +7,11 @@ from mypy.expandtype import expand_type_by_instance
 from mypy.maptype import map_instance_to_supertype
 from mypy.nodes import (
     AssignmentStmt,
+    CallExpr,
     Context,
     Decorator,
     FuncDef,
+    MemberExpr,
     NameExpr,
     OverloadedFuncDef,
     TypeInfo,
@@ -37,7 +39,7 @@ class Field(NamedTuple):
         written: the annotation before mypy analyzed it, if it stands in this class.
         context: where to report.
         has_default: whether it has a default.
-        is_kept: whether it is a field, and no `InitVar`.
+        reads_self: whether its default is computed from the instance.
     """
 
     name: str
@@ -45,7 +47,7 @@ class Field(NamedTuple):
     written: Type | None
     context: Context
     has_default: bool
-    is_kept: bool = True
+    reads_self: bool = False
 
 
 def fields_of(checked: CheckedClass) -> Iterator[Field]:
@@ -55,16 +57,19 @@ def fields_of(checked: CheckedClass) -> Iterator[Field]:
     type variable in it.
     """
     statements = dict(_statements(checked))
+    defaults = set(_computed_defaults(checked))
     for made in _made(checked.info):
         name, default = made["name"], bool(made["has_default"])
+        if made.get("is_init_var"):
+            continue  # a moved copy is made without `__init__`
         statement = statements.get(name)
         if statement is not None:
             symbol = checked.info.names.get(name)
             var = symbol.node if symbol and isinstance(symbol.node, Var) else None
             if var is None or not is_separator(var):
                 tp, written = var.type if var else None, statement.unanalyzed_type
-                kept = not made.get("is_init_var")
-                yield Field(name, tp, written, statement, default, is_kept=kept)
+                reads = name in defaults or _takes_self(statement)
+                yield Field(name, tp, written, statement, default, reads_self=reads)
             continue
         owner = _owner(checked.info, name)
         if owner is None or _is_property(checked.info, name):
@@ -88,6 +93,35 @@ def _statements(checked: CheckedClass) -> Iterator[tuple[str, AssignmentStmt]]:
             for target in statement.lvalues:
                 if isinstance(target, NameExpr):
                     yield unmangle(target.name), statement
+
+
+def _computed_defaults(checked: CheckedClass) -> Iterator[str]:
+    """Iterate the fields of the class body with an `@x.default` method."""
+    for definition in checked.cls.defs.body:
+        for decorator in getattr(definition, "original_decorators", ()):
+            if isinstance(decorator, MemberExpr) and decorator.name == "default":
+                if isinstance(decorator.expr, NameExpr):
+                    yield unmangle(decorator.expr.name)
+
+
+def _takes_self(statement: AssignmentStmt) -> bool:
+    """Return whether the default of a field is `attrs.Factory(..., takes_self=True)`."""
+    value = statement.rvalue
+    given = [value]
+    if isinstance(value, CallExpr):
+        given += [
+            arg
+            for name, arg in zip(value.arg_names, value.args, strict=True)
+            if name == "default"
+        ]
+    return any(
+        isinstance(call, CallExpr)
+        and any(
+            name == "takes_self" and isinstance(arg, NameExpr) and arg.name == "True"
+            for name, arg in zip(call.arg_names, call.args, strict=True)
+        )
+        for call in given
+    )
 
 
 def _owner(info: TypeInfo, name: str) -> TypeInfo | None:
@@ -141,9 +175,18 @@ def _inherited(info: TypeInfo, owner: TypeInfo, name: str) -> Type | None:
     return expand_type_by_instance(node.type, _seen_from(info, owner))
 
 
+def _init_vars(info: TypeInfo) -> Iterator[str]:
+    """Iterate what dataclasses in the bases, or the class, give to `__init__` alone."""
+    for base in info.mro:
+        made: list[dict[str, Any]]
+        made = (base.metadata.get("dataclass") or {}).get("attributes", [])
+        yield from (each["name"] for each in made if each.get("is_init_var"))
+
+
 def lost_fields(checked: CheckedClass) -> Iterator[tuple[TypeInfo, str, Var, Context]]:
-    """Iterate annotations in the bases, and the class, that are no fields of it."""
+    """Iterate annotations in the bases, and the class, that are not its fields."""
     names = {made["name"] for made in _made(checked.info)}
+    names |= set(_init_vars(checked.info))
     statements = dict(_statements(checked))
     for base in reversed(checked.info.mro):
         if base.fullname in _NO_FIELDS or base.is_protocol:

@@ -60,8 +60,10 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shown_good.py").write_text(MODULE)
     (tmp_path / "shown_bad.py").write_text(BAD)
     (tmp_path / "shown_lost.py").write_text("import no_such_dependency\n")
+    (tmp_path / "shown_exit.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "shown_typo.py").write_text("class Batch\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("shown_good", "shown_bad", "shown_lost"):
+    for name in ("shown_good", "shown_bad", "shown_lost", "shown_exit", "shown_typo"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -220,3 +222,22 @@ def test_show_prints_the_layout_of_a_pack(capsys: pytest.CaptureFixture[str]) ->
     assert 0 == code
     assert "def pack(leaves, device, pinned):" in printed
     assert "cat((x0" in printed
+
+
+@pytest.mark.usefixtures("shown")
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("shown_exit", "SystemExit: 0"),
+        ("shown_typo", "SyntaxError: expected ':' (shown_typo.py, line 1)"),
+        ("shown_lost", "it needs `no_such_dependency`, which cannot be found"),
+    ],
+)
+def test_show_says_why_a_module_cannot_be_imported(
+    module: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line and exit code 2, whatever ends the import: it used to end the command."""
+    code = main(["show", f"{module}:Batch"])
+
+    assert 2 == code
+    assert f"`{module}`: cannot be imported: {reason}.\n" == capsys.readouterr().err
