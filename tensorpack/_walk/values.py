@@ -14,7 +14,7 @@ from tensorpack._plan.makers import is_named_tuple
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._rules.containers import MAPPING_CLASSES, SEQUENCE_CLASSES
-from tensorpack._rules.markers import BASE, PLAN
+from tensorpack._rules.markers import BASE, PLAN, REFUSED
 from tensorpack._walk.host_values import is_host_value
 from tensorpack.errors import UndecoratedError
 
@@ -33,6 +33,8 @@ __all__ = [
     "payload_plan",
     "sequences",
 ]
+
+_MARKS = frozenset({PLAN, BASE, REFUSED})
 
 sequences = SEQUENCE_CLASSES
 mappings = MAPPING_CLASSES
@@ -109,8 +111,11 @@ def is_leaf_class(cls: type) -> bool:
 
 
 def is_of_payload(cls: type) -> bool:
-    """Tell whether a class is a payload, or derives from one or from the base."""
-    return any(PLAN in base.__dict__ or BASE in base.__dict__ for base in cls.__mro__)
+    """Return whether a class is a payload, or derives from one or from the base.
+
+    One that was refused, which `check` gives back unmade, counts too: it is an error.
+    """
+    return any(not _MARKS.isdisjoint(base.__dict__) for base in cls.__mro__)
 
 
 def is_payload(value: object) -> bool:

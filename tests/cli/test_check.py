@@ -163,7 +163,10 @@ sys.modules[__name__] = Slotted()
 """,
 }
 FAULTS = {
-    "missing": ("import no_such_thing", "it needs `no_such_thing`, which cannot be found"),
+    "missing": (
+        "import no_such_thing",
+        "it needs `no_such_thing`, which cannot be found",
+    ),
     "missing inside": (
         "import checked.no_such",
         "it needs `checked.no_such`, which cannot be found",
