@@ -99,13 +99,15 @@ def _computed_defaults(checked: CheckedClass) -> Iterator[str]:
     """Iterate the fields of the class body with an `@x.default` method."""
     for definition in checked.cls.defs.body:
         for decorator in getattr(definition, "original_decorators", ()):
-            if isinstance(decorator, MemberExpr) and decorator.name == "default":
-                if isinstance(decorator.expr, NameExpr):
-                    yield unmangle(decorator.expr.name)
+            is_member = isinstance(decorator, MemberExpr)
+            if is_member and decorator.name == "default":
+                field = decorator.expr
+                if isinstance(field, NameExpr):
+                    yield unmangle(field.name)
 
 
 def _takes_self(statement: AssignmentStmt) -> bool:
-    """Return whether the default of a field is `attrs.Factory(..., takes_self=True)`."""
+    """Return whether a field's default is made by a factory with `takes_self=True`."""
     value = statement.rvalue
     given = [value]
     if isinstance(value, CallExpr):
