@@ -78,7 +78,7 @@ def test_show_prints_each_field_with_its_role(
         ("images", "list[Tensor] | None", "leaves", "a tensor"),
         ("size", "int", "host", "a host type"),
         ("owner", "HostOnly[object]", "host only", "marked `HostOnly`"),
-        ("total", "Tensor", "cached", "a cached property: a tensor"),
+        ("total", "Tensor", "cached", "a cached property: walked at run time"),
         ("count", "int", "host", "a cached property: a host type"),
     ):
         assert any(all(c in line for c in cells) for line in lines), cells
@@ -118,8 +118,10 @@ def test_show_finds_a_class_inside_a_class(capsys: pytest.CaptureFixture[str]) -
         ),
         (
             "shown_good.inner:Batch",
-            "`shown_good.inner`: cannot be imported: there is no module "
-            "`shown_good.inner`.",
+            (
+                "`shown_good.inner`: cannot be imported: there is no module "
+                "`shown_good.inner`."
+            ),
         ),
         (
             "shown_good:Bach",
@@ -128,8 +130,10 @@ def test_show_finds_a_class_inside_a_class(capsys: pytest.CaptureFixture[str]) -
         ("sys:Batch", "`sys:Batch`: there is no `Batch`. The module has no payloads."),
         (
             "shown_good:SIZE",
-            "`shown_good:SIZE`: is not a class but a value of type `int`. "
-            "Name a class.",
+            (
+                "`shown_good:SIZE`: is not a class but a value of type `int`. "
+                "Name a class."
+            ),
         ),
         (
             "shown_good:Plain",
@@ -228,7 +232,7 @@ def test_show_prints_the_layout_of_a_pack(capsys: pytest.CaptureFixture[str]) ->
 def test_show_says_why_a_module_cannot_be_imported(
     module: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line and exit code 2, whatever ends the import: it ended the command."""
+    """One line and exit code 2, whatever ends the import."""
     code = main(["show", f"{module}:Batch"])
 
     assert 2 == code
