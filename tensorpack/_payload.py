@@ -9,7 +9,7 @@ import attrs
 import torch
 
 import tensorpack.integrations.adapters  # noqa: F401  # registers them
-from tensorpack._functions import moved_twin
+from tensorpack._functions import moved_copy
 from tensorpack._install import (
     Refused,
     collecting,
@@ -17,7 +17,8 @@ from tensorpack._install import (
     methods_of,
     restored_on_error,
 )
-from tensorpack._leaves.operations import check_methods, moved, pinned, record
+from tensorpack._leaves.operations import check_methods, moved, pinned
+from tensorpack._leaves.record import record
 from tensorpack._leaves.tracing import let_trace_init
 from tensorpack._plan.checks import (
     check_body,
@@ -30,7 +31,7 @@ from tensorpack._plan.checks import (
 )
 from tensorpack._plan.fields import plan_class
 from tensorpack._plan.makers import is_made
-from tensorpack._plan.making import make, tidy
+from tensorpack._plan.making import make
 from tensorpack._plan.namespace import Namespace
 from tensorpack._repr import payload_repr
 from tensorpack._rules.markers import REFUSED
@@ -79,9 +80,14 @@ class Payload:
         """
         found = walk(self)
         if found.hooked:
-            return moved_twin(self, device, non_blocking=non_blocking)
-        # `moved_twin`, spelled out: see Note [cold caches].
-        new = moved(found.leaves, device, non_blocking=non_blocking, plain=found.plain)
+            return moved_copy(self, device, non_blocking=non_blocking)
+        # `moved_copy`, spelled out: see Note [cold caches].
+        new = moved(
+            found.leaves,
+            device,
+            non_blocking=non_blocking,
+            only_tensors=found.only_tensors,
+        )
         return rebuild(self, new)
 
     def record_stream(self, stream: torch.Stream, /) -> None:
@@ -100,8 +106,12 @@ class Payload:
             host does not block.
         """
         found = walk(self)
-        leaves = found.leaves if found._aside is None else found.recordable()
-        record(leaves, stream, where=found.where, plain=found.plain)
+        record(
+            found.recordable(),
+            stream,
+            where=found.where,
+            only_tensors=found.only_tensors,
+        )
 
     @classmethod
     def payload_keys(cls) -> tuple[str, ...]:
@@ -131,23 +141,6 @@ class Payload:
         check_methods(found.leaves, "pin_memory", found.root, found.key_of)
         twin: Self = rebuild(value, pinned(found.leaves))
         return twin
-
-
-class _Generated(classmethod):  # type: ignore[type-arg]  # of any function
-    """A class method that is pickled by its name, as a function would be."""
-
-    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
-        return _generated, (self.__name__,)
-
-
-def _generated(name: str) -> object:
-    """Return a method as it is installed in payload classes."""
-    return vars(Payload)[name]
-
-
-for _name, _method in tuple(vars(Payload).items()):
-    if isinstance(_method, classmethod):
-        setattr(Payload, _name, _Generated(_method.__func__))
 
 
 @overload
@@ -264,14 +257,9 @@ def _without_methods(
     """Return a refused class as attrs would have made it, if it can."""
     try:
         check_class(cls)
-        if is_made(cls):
-            return cls
-        made = make(cls, options, corrections, payload_repr)
-        if made is cls:
-            tidy(cls, options)
+        return cls if is_made(cls) else make(cls, options, corrections, payload_repr)
     except (DefinitionError, TypeError, ValueError):
         return cls
-    return made
 
 
 def _decorated_at(cls: type) -> tuple[str, int]:
@@ -312,8 +300,6 @@ def _made(
         methods, notes = methods_of(made, keep, vars(Payload))
         namespace = Namespace.of(made, _enclosing(made))
         install(made, plan_class(made, namespace, corrections, notes), methods)
-    if made is cls and not adopted:
-        tidy(cls, options)
     let_trace_init(made)
     return made
 

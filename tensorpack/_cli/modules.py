@@ -27,15 +27,7 @@ __all__ = [
 
 
 class ImportFailure(Exception):  # noqa: N818  # a result, which is told and not raised on
-    """A module cannot be imported, and not because of a refusal.
-
-    Attributes:
-        missing: name of the module that is not there, if it or a package of it is not.
-    """
-
-    def __init__(self, text: str, missing: str = "") -> None:
-        super().__init__(text)
-        self.missing = missing
+    """A module cannot be imported, and not because of a refusal."""
 
 
 def import_module(name: str) -> object:
@@ -51,20 +43,20 @@ def import_module(name: str) -> object:
     except (TensorpackError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise _failure(name, error) from error
+        raise ImportFailure(_why_not(name, error)) from error
     return module
 
 
-def _failure(name: str, error: BaseException) -> ImportFailure:
+def _why_not(name: str, error: BaseException) -> str:
     """Return why a module cannot be imported, on one line."""
     text = " ".join(_text(error).split())
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing is None or not text.startswith(f"No module named {missing!r}"):
         kind = type(error).__name__
-        return ImportFailure(f"{kind}: {text}" if text else kind)
+        return f"{kind}: {text}" if text else kind
     if f"{name}.".startswith(f"{missing}."):
-        return ImportFailure(f"there is no module `{missing}`", missing)
-    return ImportFailure(f"it needs `{missing}`, which is not installed")
+        return f"there is no module `{missing}`"
+    return f"it needs `{missing}`, which cannot be found"
 
 
 def _text(error: BaseException) -> str:

@@ -94,13 +94,7 @@ def _payload_at(target: str) -> type:
     try:
         module = import_module(module_name)
     except ImportFailure as failure:
-        text = f"cannot be imported: {failure}."
-        if failure.missing:
-            text = (
-                f"there is no module `{failure.missing}`. Check the spelling, and run "
-                "from the folder that holds it or install its package."
-            )
-        msg = f"`{module_name}`: {text}"
+        msg = f"`{module_name}`: cannot be imported: {failure}."
         raise TargetError(msg) from None
     try:
         found = operator.attrgetter(path)(module)

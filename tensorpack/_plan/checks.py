@@ -18,10 +18,11 @@ from torch import Tensor
 
 from tensorpack._plan.cached import cached_names, is_attrs_method
 from tensorpack._plan.makers import declared_fields
-from tensorpack._plan.namespace import own_annotations, spell
-from tensorpack._plan.remedies import refuse
+from tensorpack._plan.namespace import own_annotations
+from tensorpack._plan.spelling import spell
 from tensorpack._rules.markers import PLAN
 from tensorpack._rules.methods import COURTESIES, METHODS
+from tensorpack._rules.refusals import refuse
 from tensorpack.errors import DefinitionError, Refusal, its_fields
 
 __all__ = [

@@ -1,6 +1,5 @@
 """Class -> `ClassPlan`: the fields, who declared each, and what it means."""
 
-import contextlib
 import dataclasses
 import inspect
 import typing
@@ -26,21 +25,19 @@ from tensorpack._plan.namespace import (
     Unresolved,
     own_annotations,
     returned_by,
-    spell,
 )
 from tensorpack._plan.plan import ClassPlan, FieldPlan
-from tensorpack._plan.remedies import RefusedError, refuse
+from tensorpack._plan.spelling import spell
+from tensorpack._rules import refusals as reasons
 from tensorpack._rules.markers import PLAN, Marker
 from tensorpack._rules.nodes import (
     CachedNode,
     DerivedNode,
-    DynamicNode,
-    Guard,
-    KeptNode,
     Node,
     PropertyNode,
     children,
 )
+from tensorpack._rules.refusals import RefusedError, refuse
 from tensorpack.errors import LifetimeError, Refusal
 
 __all__ = ["plan_class"]
@@ -76,6 +73,12 @@ def plan_class(
         except RefusedError as error:
             text = spell(_written(field, bases)[1])
             refusals.append(error.at(field.name, text))
+    caches: list[FieldPlan] = []
+    for cached in _cached(cls, declared):
+        try:
+            caches.append(_cached_plan(cached, bases))
+        except RefusedError as error:
+            refusals.append(error.at(cached.name, spell(_returned(cached, bases)[1])))
     refusals.extend(_orphans(cls, declared, bases.context))
     refusals.extend(shared_leaves(cls, declared))
     refusals.extend(slots_apart(cls, declared))
@@ -89,7 +92,7 @@ def plan_class(
         notes=notes,
         made_by=plan_class,
         fields=tuple(fields),
-        cached=tuple(_cached(cls, fields, bases)),
+        cached=tuple(caches),
         assigns=getattr(cls, "__setattr__") is object.__setattr__,  # noqa: B009  # typed apart
         stores=_stores_of(cls, declared),
         hooked=hasattr(cls, "__payload_prepare__"),
@@ -160,8 +163,6 @@ def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
     owner, annotation = _written(field, bases)
     attribute = inspect.getattr_static(bases.cls, field.name, None)
     _check_cached(field, owner, annotation, bases.cls)
-    if attribute is field.body:
-        attribute = None
     if isinstance(attribute, property):
         return FieldPlan(field.name, PropertyNode(), spell(annotation))
     check_descriptor(field.name, attribute)
@@ -178,51 +179,47 @@ def _check_cached(field: Declared, owner: type, annotation: object, cls: type) -
     """
     above = cls.__mro__[: cls.__mro__.index(owner) + 1]
     names = (c.name for c in cached_properties(cls) if c.owner in above)
-    if field.computed or field.name in names:
+    if field.name in names:
         refuse(
             spell(annotation),
-            "is the type of a field, and a cached property has its name, so a copy "
-            "could keep either",
+            "is the type of a field, and a cached property has the same name, so a "
+            "copy could keep only one of the two",
             "Keep one of them.",
         )
 
 
-def _cached(cls: type, fields: list[FieldPlan], bases: _Bases) -> Iterator[FieldPlan]:
-    """Describe the cached properties of a class, each place of a value once."""
+def _cached(cls: type, declared: Mapping[str, object]) -> Iterator[CachedProperty]:
+    """Iterate the cached properties that have a place for a value, each place once."""
     done: set[tuple[str, object]] = set()
-    stored = {f.name for f in fields if not isinstance(f.node, PropertyNode)}
+    stored = {
+        name
+        for name in declared
+        if not isinstance(inspect.getattr_static(cls, name, None), property)
+    }
     for cached in cached_properties(cls):
         place = cached.name, cached.slot
         nowhere = cached.slot is None and cls.__dictoffset__ == 0
         if place not in done and cached.name not in stored and not nowhere:
             done.add(place)
-            yield _cached_plan(cached, bases)
+            yield cached
 
 
-def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
-    """Describe a cached property: its return annotation tells only where not to look.
-
-    What is there is judged by its own types: it is never moved, so nothing has to be
-    known of it beforehand.
-    """
+def _returned(cached: CachedProperty, bases: _Bases) -> tuple[type, object]:
+    """Return the class whose annotation of a cached property counts, and that."""
     owner, annotation = cached.owner, returned_by(cached.function)
     for base in bases.cls.__mro__:
         if cached.name in bases.corrections[base]:
-            owner, annotation = base, bases.corrections[base][cached.name]
-        if base in (owner, cached.owner):
+            return base, bases.corrections[base][cached.name]
+        if base is cached.owner:
             break
-    node: Node = DynamicNode()
-    with contextlib.suppress(RefusedError):
-        read = node_of(annotation, bases.context(owner))
-        node = read if isinstance(read, KeptNode) or _is_marked(read) else node
-    return FieldPlan(cached.name, CachedNode(node, cached.slot), spell(annotation))
+    return owner, annotation
 
 
-def _is_marked(node: Node) -> bool:
-    """Tell whether a part of an annotation is marked to stay where it is."""
-    if isinstance(node, KeptNode):
-        return node.guard is not Guard.TENSOR
-    return any(map(_is_marked, children(node)))
+def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
+    """Describe a cached property by what it returns, as a `Derived` field."""
+    owner, annotation = _returned(cached, bases)
+    node = CachedNode(node_of(annotation, bases.context(owner)), cached.slot)
+    return FieldPlan(cached.name, node, spell(annotation))
 
 
 def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:
@@ -246,27 +243,36 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     """Read the annotation of one field."""
     text = spell(annotation)
     if annotation is None and field.unannotated:
-        refuse(field.name, "has no annotation", f"Write `{field.name}: Tensor`, say.")
+        reasons.NO_ANNOTATION.refuse(field.name)
     inner = _derived_from(ctx.namespace.evaluate(annotation))
     if inner is None:
         node = node_of(annotation, ctx)
-    elif field.reads_self:
-        refuse(
-            text,
-            "has a default that reads `self`, whose leaves may still be on their way "
-            "when it is computed",
-            f"Compute it in a cached property: `@functools.cached_property` over "
-            f"`def {field.name}(self)`.",
-        )
+        _check_depth(node, text)
     elif field.default is None:
-        refuse(
-            text,
-            "needs a default, which a moved copy gets in its place",
-            f"Write `{field.name}: {text} = None`.",
-        )
+        reasons.NO_DEFAULT.refuse(text, field=field.name)
+    elif field.reads_self:
+        reasons.COMPUTED_DEFAULT.refuse(text, field=field.name)
     else:
         node = DerivedNode(node_of(inner, ctx))
     return FieldPlan(field.name, node, text, field.may_lack, field.default)
+
+
+_DEEPEST = 16  # Python compiles no more than 20 loops inside one another
+
+
+def _check_depth(node: Node, text: str) -> None:
+    """Refuse containers inside one another that are too many to be walked by loops."""
+    level, depth = [node], 0
+    while level:
+        level = [child for one in level for child in children(one)]
+        depth += 1
+    if depth - 1 > _DEEPEST:
+        refuse(
+            text,
+            f"has {depth - 1} types inside one another, and {_DEEPEST} are the most",
+            "Give the inner ones a class of their own, decorated with `@payload`.",
+            "Or write `Dynamic[...]` around the inner ones.",
+        )
 
 
 def _derived_from(tp: object) -> object | None:
@@ -319,25 +325,12 @@ def _is_no_attribute(tp: object) -> bool:
 
 def _orphan(cls: type, base: type, name: str, text: str) -> Refusal:
     """Return the refusal of an annotation that is not a field."""
-    return Refusal(
+    maker = maker_of(base)
+    return reasons.lost_field(
         name,
         text,
-        text,
-        f"is annotated in `{base.__name__}` but is not a field of `{cls.__name__}`, "
-        "so its value would be lost",
-        (
-            _how_to_be_field(cls, base, name, text),
-            f"Or write `ClassVar[{text}]` if it belongs to the class.",
-        ),
-    )
-
-
-def _how_to_be_field(cls: type, base: type, name: str, text: str) -> str:
-    """Say what makes a field of an annotation, by what made the classes."""
-    if base is cls:
-        return f"Write `{name}: {text} = attrs.field(...)`, as for the other fields."
-    maker = maker_of(base)
-    decorator = {"attrs": "@attrs.define", "dataclasses": "@dataclasses.dataclass"}
-    if maker is None or maker.name not in decorator:
-        return f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."
-    return f"Decorate `{cls.__name__}` with `{decorator[maker.name]}` under `@payload`."
+        owner=base.__name__,
+        cls=cls.__name__,
+        is_own=base is cls,
+        maker=maker.name if maker is not None else "",
+    ).at(name, text)

@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from tensorpack._leaves.stored import of_class
+from tensorpack._leaves.adapters import of_class
 from tensorpack._plan.cached import cached_names, cached_properties, is_attrs_method
 from tensorpack._plan.generics import bindings_of
 from tensorpack._plan.namespace import Context, own_annotations, returned_by
@@ -59,7 +59,6 @@ class Declared:
         unannotated: whether neither the class nor the field says what it holds.
         computed: whether the class body has a cached property of its name.
         reads_self: whether the default is computed from the instance.
-        body: what attrs took from the class body as the default, and takes out of it.
     """
 
     name: str
@@ -69,7 +68,6 @@ class Declared:
     unannotated: bool = False
     computed: bool = False
     reads_self: bool = False
-    body: object = None
 
 
 @attrs.frozen
@@ -166,7 +164,6 @@ def _attrs_fields(cls: Any) -> Iterator[Declared]:
             and not any(field.name in own_annotations(base) for base in cls.__mro__),
             computed=isinstance(field.default, functools.cached_property),
             reads_self=reads_self,
-            body=field.default,
         )
 
 
@@ -202,17 +199,13 @@ def _dataclass_default(
     field: "dataclasses.Field[Any]",
 ) -> Callable[[object], object] | None:
     """Return what makes a field's default."""
-    default, factory = field.default, field.default_factory
-    if not _is_missing(default):
+    if field.default is not dataclasses.MISSING:
+        default = field.default
         return lambda _: default
-    if not _is_missing(factory):
+    if field.default_factory is not dataclasses.MISSING:
+        factory = field.default_factory
         return lambda _: factory()
     return None
-
-
-def _is_missing(default: object) -> bool:
-    """Return whether a default is none: a class sent by value has its own `MISSING`."""
-    return type(default) is type(dataclasses.MISSING)
 
 
 def _struct_base(cls: type) -> type | None:

@@ -9,7 +9,7 @@ import attrs
 from tensorpack._plan.checks import has_own_init, is_class_variable
 from tensorpack._plan.namespace import own_annotations
 
-__all__ = ["make", "tidy"]
+__all__ = ["make"]
 
 
 def make(
@@ -20,8 +20,8 @@ def make(
 ) -> type:
     """Make an attrs class of a plain class.
 
-    It is the same class, but for `slots=True`. attrs has only added to it, so that can
-    be taken away again, and defaults of fields are still in its body: see `tidy`.
+    It is the same class, but for `slots=True`. If attrs raises, what it has added must
+    be taken away again; nothing else has changed until it is done.
 
     Args:
         cls: the class.
@@ -36,24 +36,19 @@ def make(
     own_repr = "__repr__" in vars(cls) or "repr" in options
     if not own_repr:
         settings["repr"] = options.get("str", False)  # which attrs builds upon
+    body: dict[str, Any] | None = None
     if not settings["slots"] and settings.get("these") is None:
-        # attrs would take the defaults out of the body before it is known whether the
-        # class is refused, and they could not be put back where they were. Those of
-        # `these` it leaves there.
-        settings["these"] = _fields_in(cls, settings.get("auto_attribs"))
+        # attrs takes the defaults out of the body before it knows of all errors, and
+        # they could not be put back where they were. Those of `these` it leaves there.
+        settings["these"] = body = _fields_in(cls, settings.get("auto_attribs"))
     made: type = attrs.define(**settings)(cls)
+    for name in body or ():
+        if name in vars(cls):
+            with contextlib.suppress(AttributeError):
+                delattr(cls, name)
     if not own_repr:
         made.__repr__ = short_repr  # type: ignore[method-assign,assignment]  # ours
     return made
-
-
-def tidy(cls: type, options: Mapping[str, Any]) -> None:
-    """Take the defaults of fields out of the body of a made class, as attrs does."""
-    if options.get("these") is None and not _fills_itself(cls):
-        for name in _fields_in(cls, options.get("auto_attribs")) or ():
-            if name in vars(cls):
-                with contextlib.suppress(AttributeError):  # a metaclass forbids it
-                    delattr(cls, name)
 
 
 def _fills_itself(cls: type) -> bool:
@@ -79,8 +74,9 @@ def _declare(
 
     Its constructor, its `repr` and what it can be matched by stay its own.
     """
+    types: dict[str, Any] = dict(corrections)
     own = {
-        "these": {name: attrs.field(type=tp) for name, tp in corrections.items()},
+        "these": {n: attrs.field(type=tp) for n, tp in types.items()},
         "init": False,
         "repr": False,
         "match_args": False,
@@ -99,7 +95,7 @@ def _fields_in(cls: type, annotated: bool | None) -> dict[str, Any] | None:
     which, and some `attrs.field` has no annotation, it is the latter.
     """
     marked: dict[str, Any] = {n: v for n, v in vars(cls).items() if type(v) is _MARKER}
-    written: dict[str, Any] = {
+    written = {
         name: vars(cls).get(name, attrs.NOTHING)
         for name, annotation in own_annotations(cls).items()
         if not is_class_variable(annotation)

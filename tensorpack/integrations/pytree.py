@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from tensorpack._plan.makers import copied_by, setter_of
 from tensorpack._rules.nodes import (
-    KeptNode,
+    HostNode,
     Node,
     PayloadNode,
     UnionNode,
@@ -41,8 +41,8 @@ class Frame:
     __slots__ = ("bare", "names")
 
     def __init__(self, bare: Any, names: tuple[str, ...]) -> None:
-        self.bare = bare
-        self.names = names
+        self.bare: Any = bare
+        self.names: tuple[str, ...] = names
 
     def __eq__(self, other: object) -> bool:
         """Tell whether two payloads were the same but for their children."""
@@ -143,7 +143,7 @@ def _is_kept(value: Any, node: Node) -> bool:
     """Tell whether a field has no child: nothing is there, or a union's host value."""
     if not isinstance(node, UnionNode):
         return value is None
-    arms = (arm.types for arm in node.arms if isinstance(arm, KeptNode))
+    arms = (arm.types for arm in node.arms if isinstance(arm, HostNode))
     return value is None or any(isinstance(value, types) for types in arms)
 
 

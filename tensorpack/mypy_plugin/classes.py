@@ -14,48 +14,30 @@ from mypy.nodes import (
 )
 from mypy.types import CallableType, Instance, Type, get_proper_type
 
+from tensorpack._rules import host_types
+
 __all__ = [
-    "HOST",
+    "MODULE",
     "TENSOR",
     "annotated",
     "announced",
     "bases_of",
     "cached_in",
-    "is_host",
+    "foreign_base",
+    "is_annotated",
+    "is_host_class",
+    "is_in_c",
     "is_separator",
     "is_tensor",
     "owns_lifetime",
     "records_streams",
     "struct_fields",
+    "unfit_kind",
 ]
 
 TENSOR: Final = "torch._tensor.Tensor"
-HOST: Final = frozenset(
-    {
-        "builtins.bool",
-        "builtins.int",
-        "builtins.float",
-        "builtins.complex",
-        "builtins.str",
-        "builtins.bytes",
-        "builtins.range",
-        "builtins.slice",
-        "datetime.datetime",
-        "datetime.date",
-        "datetime.time",
-        "datetime.timedelta",
-        "datetime.timezone",
-        "uuid.UUID",
-        *(
-            f"torch.{inside}{name}"
-            for inside in ("", "_C.")
-            for name in ("dtype", "device", "Size", "layout", "memory_format")
-        ),
-    }
-)
-_HOST_BASES = frozenset(
-    {"numpy.ndarray", "numpy.generic", "pathlib.PurePath", "pathlib._local.PurePath"}
-)
+MODULE: Final = "torch.nn.modules.module.Module"
+_EXACT = frozenset(n for e in host_types.EXACT for n in host_types.full_names(e))
 
 
 def bases_of(info: TypeInfo) -> set[str]:
@@ -68,11 +50,11 @@ def is_tensor(info: TypeInfo) -> bool:
     return TENSOR in bases_of(info)
 
 
-def is_host(info: TypeInfo) -> bool:
-    """Tell whether every value of a class is a host value."""
-    if info.fullname in HOST or info.is_enum:
+def is_host_class(info: TypeInfo) -> bool:
+    """Return whether a class is a host type where it is written as an annotation."""
+    if info.fullname in _EXACT or info.is_enum:
         return True
-    return not _HOST_BASES.isdisjoint(bases_of(info))
+    return not host_types.BASES.isdisjoint(bases_of(info))
 
 
 def owns_lifetime(info: TypeInfo) -> bool:
@@ -145,6 +127,39 @@ def cached_in(info: TypeInfo) -> Iterator[tuple[str, TypeInfo, Type | None]]:
                 yield name, base, tp.ret_type if isinstance(tp, CallableType) else None
 
 
+def foreign_base(info: TypeInfo) -> str | None:
+    """Return the name of a base that may keep what is not in its fields, or None."""
+    for base in info.mro[1:-1]:
+        made = any(maker in base.metadata for maker in ("attrs", "dataclass"))
+        if made or base.is_protocol or base.module_name == "msgspec":
+            continue
+        for name in ("__init__", "__new__"):
+            symbol = base.names.get(name)
+            if symbol is not None and not symbol.plugin_generated:
+                return base.name
+    return None
+
+
+def is_in_c(info: TypeInfo) -> bool:
+    """Return whether a built-in base makes the instances: no payload can do that."""
+    return any(base.module_name == "builtins" for base in info.mro[:-1])
+
+
+def unfit_kind(info: TypeInfo) -> str | None:
+    """Return what a class is that cannot be a payload; None if it can."""
+    if info.is_named_tuple:
+        return "named tuple"
+    if info.typeddict_type is not None:
+        return "typed dictionary"
+    if info.is_enum:
+        return "enumeration"
+    if is_tensor(info):
+        return "tensor"
+    if MODULE in bases_of(info):
+        return "module"
+    return "protocol" if info.is_protocol else None
+
+
 def _maker(info: TypeInfo) -> tuple[TypeInfo, str] | None:
     """Tell whether attrs or `dataclasses` has made a class."""
     for maker in ("attrs", "dataclass"):
@@ -200,6 +215,23 @@ def is_separator(node: Var) -> bool:
     """Tell whether a name only says that keyword-only fields follow."""
     tp = get_proper_type(node.type)
     return isinstance(tp, Instance) and tp.type.fullname == "dataclasses.KW_ONLY"
+
+
+def is_annotated(info: TypeInfo, modules: Mapping[str, MypyFile]) -> bool:
+    """Return whether a class or a base of it annotates a name in its body.
+
+    What a stub annotates, the code may not.
+    """
+    return any(
+        _is_in_body(base, name, symbol)
+        for base in info.mro
+        if (module := modules.get(base.module_name)) and not module.is_stub
+        for name, symbol in base.names.items()
+        if isinstance(symbol.node, Var)
+        and symbol.node.type is not None
+        and not symbol.node.is_inferred
+        and not symbol.plugin_generated
+    )
 
 
 def announced(

@@ -107,14 +107,69 @@ class Twice:
     def to_device(self, device):
         return self
 """
+
+ODD = {
+    "no module name": "class Odd:\n    pass\nOdd.__module__ = None\n",
+    "number for a module name": "class Odd:\n    __module__ = 3\n",
+    "class that raises": """
+class Lazy:
+    @property
+    def __class__(self):
+        raise RuntimeError("not loaded")
+lazy = Lazy()
+""",
+    "class that loads": """
+class Lazy:
+    @property
+    def __class__(self):
+        globals()["loaded"] = 1
+        return type
+lazy = Lazy()
+""",
+    "metaclass that raises": """
+class Meta(type):
+    def __getattribute__(cls, name):
+        raise RuntimeError("not installed")
+class Odd(metaclass=Meta):
+    pass
+""",
+    "metaclass without hash": """
+class Meta(type):
+    __hash__ = None
+    def __eq__(cls, other):
+        raise RuntimeError("not compared")
+class Odd(metaclass=Meta):
+    pass
+""",
+    "name that raises": """
+class Name:
+    __hash__ = None
+    def __eq__(self, other):
+        raise RuntimeError("not compared")
+__name__ = Name()
+""",
+    "attributes that raise": """
+def __getattr__(name):
+    raise RuntimeError(name)
+""",
+    "path that is none": "__path__ = None\n",
+    "path that is text": "__path__ = 'json'\n",
+    "path that is a number": "__path__ = 3\n",
+    "object in its place": """
+import sys
+class Slotted:
+    __slots__ = ()
+sys.modules[__name__] = Slotted()
+""",
+}
 FAULTS = {
     "missing": (
         "import no_such_thing",
-        "it needs `no_such_thing`, which is not installed",
+        "it needs `no_such_thing`, which cannot be found",
     ),
     "missing inside": (
         "import checked.no_such",
-        "it needs `checked.no_such`, which is not installed",
+        "it needs `checked.no_such`, which cannot be found",
     ),
     "missing, as its author says": (
         "raise ModuleNotFoundError('please install foo')",
@@ -151,7 +206,7 @@ Package = Callable[..., None]
 def told(field: str, annotation: str = "object") -> str:
     """Give the refusal of a field whose annotation says nothing."""
     return (
-        f"`{field}`: `{annotation}` says nothing of what is inside. Name the types "
+        f"`{field}`: `{annotation}` does not say what it contains. Name the types "
         "(`list[Tensor]`, `dict[str, Tensor]`). Or write "
         f"`Dynamic[{annotation}]` to have its values walked at run time. Or write "
         f"`HostOnly[{annotation}]` if it stays on the host."
@@ -265,6 +320,25 @@ def test_check_reports_each_place_of_a_refusal_once(
     ) == capsys.readouterr().out
 
 
+def test_check_reports_an_adapter_that_stops_its_module_and_others(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refused adapter is raised, and each module that it stops says so."""
+    package(adapter=ADAPTER, before="import checked.adapter\n")
+
+    code = main(["check", "checked.before", "checked"])
+
+    text = "`Empty`: an adapter needs its own `leaves`. Define `leaves` in `Empty`."
+    assert 1 == code
+    assert (
+        f"`checked.before`: refused.\n{text}\n\n"
+        f"`checked.adapter`: refused.\n{text}\n\n"
+        "What follows the refusal in `checked.before`, `checked.adapter` was not "
+        "checked.\n"
+        "3 modules, 0 payloads, 2 refusals, 0 not imported\n"
+    ) == capsys.readouterr().out
+
+
 def test_check_reports_a_field_that_a_child_gets_wrong_again(
     package: Package, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -306,7 +380,7 @@ def test_check_says_again_what_an_earlier_check_has_refused(
     assert first == capsys.readouterr().out
 
 
-@pytest.mark.parametrize("folder", ["sub", "sub/deep", "sub/deep/deeper"])
+@pytest.mark.parametrize("folder", ["sub", "sub/deep"])
 def test_check_visits_folders_without_an_init(
     folder: str,
     package: Package,
@@ -351,6 +425,67 @@ def test_check_starts_at_a_folder_without_an_init(
     )
 
 
+@pytest.mark.parametrize("text", list(ODD.values()), ids=list(ODD))
+def test_check_looks_through_odd_modules(
+    text: str, package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lazy objects and odd classes used to end the check with a traceback."""
+    package(odd=f"{BAD}\n{text}", zoo=GOOD)
+
+    code = main(["check", "checked"])
+
+    assert 1 == code
+    assert (
+        "`checked.zoo:Batch`: 1 field travel, 1 stay, 1 derived.\n"
+        "`checked.zoo:Batch.Part`: 1 field travel, 0 stay.\n"
+        "\n"
+        "`checked.odd`: refused.\n"
+        f"{told('Broken.callback')}\n{told('Broken.rest', 'list')}\n"
+        "\n"
+        "3 modules, 2 payloads, 1 refusal, 0 not imported\n"
+    ) == capsys.readouterr().out
+
+
+def test_check_runs_a_module_that_is_lazy(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is imported already, and its text is run when it is first asked for a name."""
+    package(
+        bad=BAD,
+        aside="import sys\nfrom importlib import util\n"
+        "spec = util.find_spec('checked.bad')\n"
+        "spec.loader = util.LazyLoader(spec.loader)\n"
+        "module = sys.modules['checked.bad'] = util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n",
+    )
+
+    code = main(["check", "checked.aside", "checked.bad"])
+
+    assert 1 == code
+    assert (
+        "`checked.bad`: refused.\n"
+        f"{told('Broken.callback')}\n{told('Broken.rest', 'list')}\n"
+        "\n"
+        "2 modules, 0 payloads, 1 refusal, 0 not imported\n"
+    ) == capsys.readouterr().out
+
+
+def test_check_tells_a_payload_without_a_module_name_where_it_is_found(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its module used to be called `None`."""
+    package(good=f"{GOOD}\nBatch.__module__ = None\n")
+
+    main(["check", "checked"])
+
+    assert (
+        "`checked.good:Batch`: 1 field travel, 1 stay, 1 derived.\n"
+        "`checked.good:Batch.Part`: 1 field travel, 0 stay.\n"
+        "\n"
+        "2 modules, 2 payloads, 0 refusals, 0 not imported\n"
+    ) == capsys.readouterr().out
+
+
 def test_check_ends_when_the_user_says_so(package: Package) -> None:
     """Control-C during an import is no fault of the module."""
     package(slow="raise KeyboardInterrupt")
@@ -371,6 +506,94 @@ def test_check_reports_a_refusal_once_for_all_that_use_it(
     assert 1 == printed.count("Broken.callback")
     assert "`checked.bad`: refused.\n" in printed
     assert printed.endswith("3 modules, 2 payloads, 1 refusal, 0 not imported\n")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "FIRST = Broken.payload_keys()",
+        "Broken(1, []).to_device('meta')",
+        "import tensorpack\ntensorpack.evolve(Broken(1, []), rest=[])",
+        "import tensorpack\ntensorpack.clone([Broken(1, [])])",
+    ],
+)
+def test_check_reports_a_module_that_uses_a_refused_class(
+    use: str, package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The class has no method of a payload, so its use ends the import, loudly."""
+    package(bad=BAD, use=f"from checked.bad import Broken\n{use}\n{GOOD}")
+
+    code = main(["check", "checked"])
+
+    printed = capsys.readouterr().out
+    assert 1 == code
+    assert "`checked.bad`: refused.\n" in printed
+    assert "`checked.use`: " in printed
+    assert "3 modules, 0 payloads, " in printed
+
+
+def test_check_reports_an_undecorated_subclass(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A forgotten decorator is a refusal; a base without fields is not."""
+    package(
+        good=GOOD,
+        forgotten="from checked.good import Batch\nfrom tensorpack import payload\n"
+        "from torch import Tensor\n"
+        "class Child(Batch):\n    more: Tensor\n"
+        "class Between(Batch):\n    pass\n"
+        "@payload\nclass Leaf(Between):\n    pass\n",
+    )
+
+    code = main(["check", "checked"])
+
+    printed = capsys.readouterr().out
+    assert 1 == code
+    assert 1 == printed.count("refused.\n")
+    assert "`checked.forgotten`: refused.\n`Child` " in printed
+    assert "Decorate `Child` with `@payload`." in printed
+    assert printed.endswith("3 modules, 3 payloads, 1 refusal, 0 not imported\n")
+
+
+def test_check_collects_past_a_metaclass_that_forbids_changes(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The refusal is reported, not what the metaclass has against a stand-in."""
+    package(
+        sealed="import attrs\nfrom tensorpack import payload\n"
+        "class Meta(type):\n    def __setattr__(cls, name, value):\n"
+        "        if sealed: raise TypeError('sealed')\n"
+        "        super().__setattr__(name, value)\n"
+        "sealed = False\n"
+        "@attrs.define\nclass Bad(metaclass=Meta):\n    meta: object\n"
+        "sealed = True\npayload(Bad)\n"
+    )
+
+    main(["check", "checked"])
+
+    assert (
+        f"`checked.sealed`: refused.\n{told('Bad.meta')}\n\n"
+        "2 modules, 0 payloads, 1 refusal, 0 not imported\n"
+    ) == capsys.readouterr().out
+
+
+def test_check_reports_a_class_whose_options_are_wrong_too(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refusal is reported even if attrs cannot make the class."""
+    package(
+        both="from tensorpack import payload\n@payload(bogus=True)\nclass Bad:\n"
+        "    ids: int\n    def to_device(self, device):\n        return self\n"
+    )
+
+    assert 1 == main(["check", "checked"])
+    assert (
+        "`checked.both`: refused.\n"
+        "`Bad`: its body defines `to_device`, which `@payload` generates. Delete "
+        "`to_device`, or write `@payload(keep=('to_device',))` to keep your own.\n"
+        "\n"
+        "2 modules, 0 payloads, 1 refusal, 0 not imported\n"
+    ) == capsys.readouterr().out
 
 
 def test_imports_raise_as_ever(package: Package) -> None:
@@ -397,6 +620,27 @@ def test_imports_raise_as_ever(package: Package) -> None:
 
     assert 4 == len(raised)
     assert [] == found
+
+
+def test_check_reports_what_a_thread_of_a_module_decorates(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its refusal used to die with the thread, and the check said nothing."""
+    package(
+        threaded="import threading\nfrom tensorpack import payload\n"
+        "def work():\n    @payload\n    class Broken:\n        meta: object\n"
+        "t = threading.Thread(target=work)\nt.start()\nt.join()\n"
+    )
+
+    code = main(["check", "checked.threaded"])
+
+    printed = capsys.readouterr()
+    assert 1 == code
+    assert "" == printed.err
+    assert (
+        f"`checked.threaded`: refused.\n{told('work.<locals>.Broken.meta')}\n\n"
+        "1 module, 0 payloads, 1 refusal, 0 not imported\n"
+    ) == printed.out
 
 
 @pytest.mark.parametrize(("text", "reason"), list(FAULTS.values()), ids=list(FAULTS))
@@ -455,118 +699,3 @@ def test_check_reports_a_foreign_class_that_a_module_adopts(
     main(["check", "adopter"])
 
     assert "`checked.theirs:Theirs`: 1 field travel" in capsys.readouterr().out
-
-
-FORGOTTEN = """
-import abc, typing
-from torch import Tensor
-from tensorpack import Payload, payload
-
-@payload
-class Base(Payload):
-    ids: Tensor
-
-class Child(Base):
-    mask: Tensor
-
-class Alone(Payload):
-    mask: Tensor
-
-class Mixin(Payload):
-    def double(self): ...
-
-@payload
-class Mixed(Mixin):
-    ids: Tensor
-
-class Abstract(Base, abc.ABC):
-    mask: Tensor
-    @abc.abstractmethod
-    def run(self): ...
-"""
-
-
-def test_check_reports_a_subclass_that_is_not_decorated(
-    package: Package, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its instances would be refused one by one; classes without any are fine."""
-    package(forgotten=FORGOTTEN)
-
-    code = main(["check", "checked"])
-
-    assert 1 == code
-    assert (
-        "`checked.forgotten:Base`: 1 field travel, 0 stay.\n"
-        "`checked.forgotten:Mixed`: 1 field travel, 0 stay.\n"
-        "\n"
-        "`checked.forgotten`: refused.\n"
-        "`Child` derives from the payload `Base` but is not decorated with `@payload`. "
-        "Its field `mask` would be lost. Decorate `Child` with `@payload`.\n"
-        "\n"
-        "`checked.forgotten`: refused.\n"
-        "`Alone` is not decorated with `@payload`. Decorate `Alone` with `@payload`.\n"
-        "\n"
-        "2 modules, 2 payloads, 2 refusals, 0 not imported\n"
-    ) == capsys.readouterr().out
-
-
-def test_check_goes_on_where_a_refused_class_is_used(
-    package: Package, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It has no methods, so its use ends the module; the refusal says why."""
-    package(use=f"{BAD}\nBroken(1, []).to_device('meta')\n", adapter=ADAPTER, zoo=GOOD)
-
-    code = main(["check", "checked"])
-
-    printed = capsys.readouterr().out
-    assert 1 == code
-    assert "`checked.use`: refused.\n`Broken.callback`: `object`" in printed
-    assert "`checked.use`: cannot be imported: AttributeError: 'Broken' obj" in printed
-    assert "`checked.adapter`: refused.\n`Empty`: an adapter needs its own" in printed
-    assert "What follows the refusal in `checked.adapter` was not checked.\n" in printed
-    assert printed.endswith("4 modules, 2 payloads, 2 refusals, 1 not imported\n")
-
-
-ODD = {
-    "no module name": "class Odd:\n    pass\nOdd.__module__ = None\n",
-    "class that raises": """
-class Lazy:
-    @property
-    def __class__(self):
-        raise RuntimeError("not loaded")
-lazy = Lazy()
-""",
-    "metaclass that raises": """
-class Meta(type):
-    def __getattribute__(cls, name):
-        raise RuntimeError("not installed")
-class Odd(metaclass=Meta):
-    pass
-""",
-    "path that is none": "__path__ = None\n",
-    "object in its place": """
-import sys
-class Slotted:
-    __slots__ = ()
-sys.modules[__name__] = Slotted()
-""",
-    "class in C": "payload(int)\n",
-}
-
-
-@pytest.mark.parametrize("text", list(ODD.values()), ids=list(ODD))
-def test_check_looks_through_odd_modules(
-    text: str, package: Package, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whatever a module holds, the check goes on."""
-    package(odd=f"{BAD}\n{text}", zoo=GOOD)
-
-    code = main(["check", "checked"])
-
-    printed = capsys.readouterr().out
-    assert 1 == code
-    assert (
-        "`checked.odd`: refused.\n"
-        f"{told('Broken.callback')}\n{told('Broken.rest', 'list')}\n\n"
-    ) in printed
-    assert "3 modules, 2 payloads, " in printed

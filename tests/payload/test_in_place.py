@@ -1,446 +1,418 @@
-"""The class that is decorated comes back, and a refusal changes nothing of it."""
+"""The class you decorate is the class you get; a refused one is as it was before."""
 
-import collections
 import dataclasses
 import functools
 import gc
+import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import pytest
 import torch
 from torch import Tensor
 
-import tensorpack
 from tensorpack import (
     DefinitionError,
     Derived,
     LifetimeError,
-    UndecoratedError,
+    TensorpackError,
+    evolve,
     payload,
 )
 
-ONE = torch.ones(2)
-META = torch.device("meta")
+
+def one() -> Tensor:
+    """Return a new tensor."""
+    return torch.ones(1)
 
 
-class Shape:
-    """A base that is not decorated."""
+class Base:
+    """Has a method for `super()`, and knows its subclasses."""
 
-    def area(self) -> int:
+    def size(self) -> int:
+        """Return 1."""
         return 1
 
 
-def boxes() -> Any:
-    """Make a class of others: it fills its instances itself, and annotates nothing."""
+def plain(*, bad: bool) -> type[Any]:
+    """Return a new plain class, which can be a payload unless it is to be bad."""
 
-    class Boxes(Shape):
-        """Boxes, as a detection library has them."""
+    class Boxes(Base):
+        """Boxes, as a foreign library writes them."""
 
-        kind: ClassVar[str] = "boxes"
+        boxes: Tensor
+        scores: "Tensor | None" = None
+        label: str = "box"
 
-        def __init__(self, tensor: Tensor) -> None:
-            self.tensor = tensor * 2
+        def size(self) -> int:
+            return super().size() + 1
 
-        def area(self) -> int:
-            return super().area() + 1
+        @functools.cached_property
+        def total(self) -> Tensor:
+            return self.boxes.sum()
 
-        def __len__(self) -> int:
-            return len(self.tensor)
+        @classmethod
+        def owner(cls) -> type:
+            return __class__  # type: ignore[name-defined,no-any-return]
 
-        def __repr__(self) -> str:
-            return "Boxes()"
+    if bad:
+        Boxes.__annotations__["label"] = object
+    return Boxes
+
+
+def own_fill() -> type[Any]:
+    """Return a plain class that fills its instances itself."""
+
+    class Boxes(Base):
+        def __init__(self, n: int) -> None:
+            self.boxes = torch.ones(n)
+            self.n = n
+
+        def size(self) -> int:
+            return super().size() + self.n
 
     return Boxes
 
 
-def annotated() -> Any:
-    """Make a plain class with all that attrs takes apart."""
-
-    class Annotated(Shape):
-        bad: object
-        size: int = 1
-        names: list[str] = attrs.field(factory=list)
-        count: int = attrs.field()
-
-        @count.default
-        def _count(self) -> int:
-            return 2
-
-        @functools.cached_property
-        def found(self) -> int:
-            return super().area()
-
-        @property
-        def asked(self) -> int:
-            return super().area()
-
-        @classmethod
-        def made(cls) -> str:
-            return super().__name__
-
-        def area(self) -> int:
-            return super().area() + 1
-
-    return Annotated
-
-
-REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-    "declared": (boxes, {"fields": {"tensor": object}}),
-    "nothing declared": (boxes, {}),
-    "annotated": (annotated, {}),
-    "options": (annotated, {"frozen": True, "eq": True, "order": True}),
-    "unknown name": (annotated, {"fields": {"bad": Tensor, "other": Tensor}}),
-    "slots": (annotated, {"slots": True}),
-    "slots, declared": (boxes, {"slots": True, "fields": {"tensor": object}}),
+REFUSED: dict[str, Callable[[], tuple[type[Any], dict[str, Any]]]] = {
+    "a bad field": lambda: (plain(bad=True), {}),
+    "a bad field, with slots": lambda: (plain(bad=True), {"slots": True}),
+    "a bad correction": lambda: (plain(bad=False), {"fields": {"label": object}}),
+    "an unknown correction": lambda: (plain(bad=False), {"fields": {"none": Tensor}}),
+    "an unknown option": lambda: (plain(bad=False), {"bogus": True}),
+    "a bad declaration": lambda: (own_fill(), {"fields": {"boxes": object}}),
+    "no declaration": lambda: (own_fill(), {}),
+    "a bad field over attrs": lambda: (attrs.define(slots=False)(plain(bad=True)), {}),
+    "a bad field over a dataclass": lambda: (
+        dataclasses.dataclass(plain(bad=True)),
+        {},
+    ),
 }
 
 
-@pytest.mark.parametrize(("make", "options"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("case", list(REFUSED.values()), ids=list(REFUSED))
 def test_refused_class_is_as_it_was(
-    make: Callable[[], Any], options: dict[str, Any]
+    case: Callable[[], tuple[type[Any], dict[str, Any]]],
 ) -> None:
-    """In every name and its place, with its annotations, bases and subclasses."""
-    cls = make()
+    """Its names, bases, annotations, subclasses and instances."""
+    cls, options = case()
+    instance = object.__new__(cls)
+    instance.n = 1
     child = type("Child", (cls,), {})
-    before = list(vars(cls).items())
-    annotations = dict(vars(cls).get("__annotations__", {}))
-    old: Any = object.__new__(cls)
+    names = dict(vars(cls))
+    bases, mro = cls.__bases__, cls.__mro__
+    annotations = inspect.get_annotations(cls)
 
-    with pytest.raises((LifetimeError, DefinitionError)):
+    with pytest.raises((TensorpackError, TypeError)):
         payload(**options)(cls)
+
     gc.collect()
+    assert names.keys() == vars(cls).keys()
+    assert all(vars(cls)[name] is value for name, value in names.items())
+    assert (bases, mro) == (cls.__bases__, cls.__mro__)
+    assert annotations == inspect.get_annotations(cls)
+    assert [child] == cls.__subclasses__()
+    assert type(instance) is cls
+    assert 2 == instance.size()
 
-    assert before == list(vars(cls).items())
-    assert annotations == vars(cls).get("__annotations__", {})
-    assert (Shape,) == cls.__bases__
-    assert cls.__subclasses__() == [child]
-    assert cls in Shape.__subclasses__()
-    assert 2 == old.area() == child.area(old)
+
+def test_decorated_class_is_the_same_class() -> None:
+    """Classes and instances made before see it; `super()` and `__class__` hold."""
+    cls = plain(bad=False)
+    child = type("Child", (cls,), {})
+
+    made = payload(cls)
+
+    assert made is cls
+    assert issubclass(child, made)
+    assert 2 == made(one()).size()
+    assert made.owner() is cls
+    assert ("boxes", "scores") == made.payload_keys()
+    assert "__slots__" not in vars(made)
 
 
-def test_refused_class_can_be_decorated_again() -> None:
-    """What was wrong is mended, and nothing of the first try is left."""
-    cls = annotated()
-    with pytest.raises(LifetimeError):
-        payload(cls)
+def test_slots_are_made_where_they_are_asked_for() -> None:
+    """Then it is another class, as attrs makes it, and `super()` knows that."""
+    cls = plain(bad=False)
 
-    assert cls is payload(cls, fields={"bad": Tensor})
+    made = payload(slots=True)(cls)
 
-    value = cls(ONE)
-    assert ("bad",) == cls.payload_keys()
-    assert (1, [], 2, 1, 2) == (
-        value.size,
-        value.names,
-        value.count,
-        value.asked,
-        value.area(),
+    assert made is not cls
+    assert 2 == made(one()).size()
+    assert made.owner() is made
+
+
+def test_foreign_class_keeps_its_constructor() -> None:
+    """`fields=` declares what a class without annotations holds."""
+    cls = own_fill()
+    before = cls(3)
+    init = cls.__init__
+
+    made = payload(fields={"boxes": Tensor, "n": int})(cls)
+
+    assert made is cls
+    assert init is cls.__init__
+    assert 4 == before.to_device("meta").size()
+    assert before.to_device("meta").boxes.is_meta
+    assert (("boxes",), ("n",)) == (made.payload_keys(), made.host_keys())
+
+
+class TestUnusableDefaults:
+    """What a plain class would share or never call is refused at its definition."""
+
+    def test_default_of_dataclasses(self) -> None:
+        """The `Field` object would be the default itself."""
+        with pytest.raises(LifetimeError) as caught:
+
+            @payload
+            class Batch:
+                x: Tensor
+                rows: list[int] = dataclasses.field(default_factory=list)
+
+        assert (
+            "Batch.rows`: `rows` has a default made by `dataclasses.field`, which is "
+            "not read here. Write `attrs.field`, whose `default_factory` is called "
+            "`factory`. Or write `@dataclasses.dataclass` under `@payload`."
+        ) in str(caught.value)
+
+    @pytest.mark.parametrize("default", [[], {}, set()], ids=["list", "dict", "set"])
+    def test_mutable_default(self, default: object) -> None:
+        """All instances would share it."""
+        kind = type(default).__name__
+        body = {"__annotations__": {"rows": list[int]}, "rows": default}
+
+        with pytest.raises(LifetimeError) as caught:
+            payload(type("Batch", (), body))
+
+        assert (
+            f"`Batch.rows`: `rows` has a `{kind}` as its default, which all instances "
+            f"would share. Write `rows: list[int] = attrs.field(factory={kind})`."
+        ) == str(caught.value)
+
+    def test_post_init(self) -> None:
+        """Attrs would never call it."""
+        with pytest.raises(DefinitionError) as caught:
+
+            @payload
+            class Batch:
+                x: Tensor
+
+                def __post_init__(self) -> None: ...
+
+        assert "`__post_init__`, which only `dataclasses` calls" in str(caught.value)
+        assert "Rename it to `__attrs_post_init__`" in str(caught.value)
+
+    def test_the_same_is_right_in_a_dataclass(self) -> None:
+        """There the three mean what their author meant."""
+
+        @payload
+        @dataclasses.dataclass
+        class Batch:
+            x: Tensor
+            rows: list[int] = dataclasses.field(default_factory=list)
+
+            def __post_init__(self) -> None:
+                self.rows.append(1)
+
+        assert [1] == Batch(one()).rows
+        assert Batch(one()).rows is not Batch(one()).rows
+
+    def test_class_variables_may_be_mutable(self) -> None:
+        """They are shared on purpose."""
+
+        @payload
+        class Batch:
+            x: Tensor
+            seen = ["a"]  # noqa: RUF012  # the point of this test
+
+        assert ["a"] == Batch(one()).seen
+
+
+class TestInitVar:
+    """A copy is made without `__init__`, so what only that takes is no obstacle."""
+
+    def test_own(self) -> None:
+        """A dataclass may take what it does not store."""
+
+        @payload
+        @dataclasses.dataclass
+        class Batch:
+            x: Tensor
+            scale: dataclasses.InitVar[float] = 1.0
+
+            def __post_init__(self, scale: float) -> None:
+                self.x = self.x * scale
+
+        moved = Batch(one(), 3.0).to_device("meta")
+
+        assert moved.x.is_meta
+        assert ("x",) == Batch.payload_keys()
+
+    def test_in_a_base_that_cannot_be_edited(self) -> None:
+        """The base's author need not know."""
+
+        @dataclasses.dataclass
+        class Base:
+            x: Tensor
+            scale: dataclasses.InitVar[float]
+
+            def __post_init__(self, scale: float) -> None:
+                self.x = self.x * scale
+
+        @payload
+        @dataclasses.dataclass
+        class Batch(Base):
+            y: Tensor | None = None
+
+        assert ("x", "y") == Batch.payload_keys()
+        assert 3.0 == Batch(torch.ones(1), 3.0).to_device("cpu").x.item()
+
+    def test_as_text(self) -> None:
+        """Annotations of `from __future__ import annotations` are read alike."""
+        body = {
+            "__annotations__": {"x": "Tensor", "scale": "dataclasses.InitVar[int]"},
+            "__module__": __name__,
+            "__post_init__": lambda self, scale: None,
+        }
+
+        made: Any = payload(dataclasses.dataclass(type("Batch", (), body)))
+
+        assert ("x",) == made.payload_keys()
+
+
+class TestUnsetFields:
+    """A field that the class's own `__init__` leaves unset stays unset in a copy."""
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            attrs.define(init=False),
+            attrs.define(init=False, slots=False),
+            dataclasses.dataclass(init=False),
+        ],
+        ids=["attrs slots", "attrs", "dataclass"],
     )
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_plain_class_is_changed_in_place(frozen: bool) -> None:
-    """References from before the decoration see the payload too."""
-
-    class Batch(Shape):
-        ids: Tensor
-        size: int = 3
-
-        def area(self) -> int:
-            return super().area() + self.size
-
-    before = Batch
-    made: Any = payload(frozen=frozen)(Batch)
-
-    assert before is made
-    assert 4 == made(ONE).to_device(META).area()
-    assert not hasattr(made, "size")
-
-
-def test_slots_are_there_on_request() -> None:
-    """Then the class has to be made anew, as attrs and `dataclasses` do."""
-
-    class Batch:
-        ids: Tensor
-
-        def area(self) -> int:
-            return len(super().__doc__ or "") * 0 + 2
-
-    made: Any = payload(slots=True)(Batch)
-
-    assert Batch is not made
-    assert not hasattr(made(ONE), "__dict__")
-    assert 2 == made(ONE).to_device(META).area()
-
-
-def test_class_that_fills_itself_is_adopted() -> None:
-    """Its fields are declared, and all else stays its own."""
-    cls = boxes()
-    old = cls(ONE)
-    constructor = cls.__init__
-
-    assert cls is payload(cls, fields={"tensor": Tensor})
-
-    moved = old.to_device(META)
-    assert constructor is cls.__init__
-    assert ("tensor",) == cls.payload_keys()
-    assert moved.tensor.is_meta
-    assert torch.equal(ONE * 2, tensorpack.clone(old).tensor)
-    assert ("Boxes()", 2, 2) == (repr(moved), len(moved), moved.area())
-
-
-def test_child_of_an_adopted_class() -> None:
-    """It inherits the constructor and the fields, and declares its own."""
-    base = payload(boxes(), fields={"tensor": Tensor})
-
-    class Rotated(base):  # type: ignore[misc,valid-type]  # a class all the same
-        def turn(self) -> Any:
-            self.angle = ONE
-            return self
-
-    with pytest.raises(UndecoratedError):
-        Rotated(ONE).to_device(META)
-
-    made: Any = payload(Rotated, fields={"angle": Tensor})
-
-    assert ("tensor", "angle") == made.payload_keys()
-    assert made(ONE).turn().to_device(META).angle.is_meta
-    assert not hasattr(made(ONE).to_device(META), "angle")
-
-
-def test_names_beside_annotations_are_not_declared() -> None:
-    """Where a class does annotate, another name is a spelling mistake."""
-
-    class Batch:
-        ids: Tensor
-
-        def __init__(self, ids: Tensor) -> None:
-            self.ids = ids
-
-    with pytest.raises(DefinitionError, match="`fields=` names `idss`, which it does"):
-        payload(Batch, fields={"idss": Tensor})
-
-
-SHARED: dict[str, Any] = {
-    "list": [],
-    "dict": {},
-    "set": set(),
-    "filled": [1],
-    "deque": collections.deque(),
-    "attrs.field": attrs.field(default=[]),
-    "dataclasses.field": dataclasses.field(default_factory=list),
-    "dataclasses.field with a value": dataclasses.field(default=1),
-}
-
-
-@pytest.mark.parametrize("default", SHARED.values(), ids=SHARED)
-def test_default_that_all_would_share_is_refused(default: Any) -> None:
-    """And one that only `dataclasses` reads: it was the value of the field."""
-    body = {"__annotations__": {"ids": Tensor, "x": list[int]}, "x": default}
-    cls = type("Batch", (), body)
-
-    with pytest.raises(LifetimeError) as caught:
-        payload(cls)
-
-    assert ["x"] == [refusal.field for refusal in caught.value.refusals]
-    assert default is vars(cls)["x"]
-
-
-@pytest.mark.parametrize(
-    "default",
-    [ONE, (1, 2), frozenset(), attrs.field(factory=list), attrs.Factory(list), None],
-    ids=["tensor", "tuple", "frozenset", "field", "factory", "none"],
-)
-def test_other_defaults_are_taken(default: Any) -> None:
-    """What nobody changes may be shared, and what is made anew is not."""
-    body = {"__annotations__": {"x": Tensor | tuple[int, ...] | None}, "x": default}
-    body["__annotations__"]["x"] = tensorpack.HostOnly[object]
-    if default is ONE:
-        body["__annotations__"]["x"] = Tensor
-
-    made: Any = payload(type("Batch", (), body))
-
-    assert made().to_device(META) is not None
-
-
-class PostInit:
-    ids: Tensor
-
-    def __post_init__(self) -> None:
-        self.ids = self.ids + 1
-
-
-class Both:
-    ids: Tensor
-
-    def __post_init__(self) -> None:
-        self.ids = self.ids + 1
-
-    __attrs_post_init__ = __post_init__
-
-
-class Calls:
-    ids: Tensor
-
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
-        self.__post_init__()
-
-    def __post_init__(self) -> None:
-        self.ids = self.ids + 1
-
-
-@pytest.mark.parametrize("inherited", [False, True])
-def test_post_init_of_a_plain_class_is_refused(inherited: bool) -> None:
-    """Attrs calls another method, so this one never ran."""
-    body = {"__annotations__": {"ids": Tensor}}
-    cls = type("Batch", (PostInit,), body) if inherited else PostInit
-
-    with pytest.raises(DefinitionError, match="it has a `__post_init__`, which only"):
-        payload(cls)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: payload(Both),
-        lambda: payload(Calls),
-        lambda: payload(dataclasses.dataclass(type("Data", (PostInit,), {}))),
-    ],
-    ids=["both", "own init", "dataclass"],
-)
-def test_post_init_that_runs_is_fine(make: Callable[[], Any]) -> None:
-    """Because attrs, the class itself or `dataclasses` calls it."""
-    try:
-        made = make()
-    except LifetimeError:  # the base of the dataclass annotates what is not a field
-        made = payload(dataclasses.dataclass(PostInit))
-
-    assert torch.equal(ONE + 1, made(ONE).ids)
-
-
-@pytest.mark.parametrize("slots", [True, False])
-@pytest.mark.parametrize("written", [True, False])
-def test_derived_default_that_reads_self_is_refused(slots: bool, written: bool) -> None:
-    """It was computed while the leaves that it reads were still being copied."""
-    if written:
+    def test_stays_unset(self, make: Callable[[type], type[Any]]) -> None:
+        """Neither a leaf nor a host field raises an `AttributeError`."""
 
         class Batch:
-            ids: Tensor
-            mask: Derived[Tensor] = attrs.field()
+            x: Tensor
+            mask: Tensor
+            name: str
 
-            @mask.default
-            def _mask(self) -> Tensor:
-                return self.ids > 0
+            def __init__(self, x: Tensor) -> None:
+                self.x = x
 
-    else:
+        made: Any = payload(make(Batch))
+        moved = made(one()).to_device("meta")
 
-        class Batch:  # type: ignore[no-redef]  # the other spelling
-            ids: Tensor
-            mask: Derived[Tensor] = attrs.Factory(
-                lambda self: self.ids > 0, takes_self=True
-            )
+        assert moved.x.is_meta
+        assert not hasattr(moved, "mask")
+        assert not hasattr(moved, "name")
 
-    with pytest.raises(LifetimeError, match="Compute it in a cached property"):
-        payload(slots=slots)(Batch)
+    def test_of_a_foreign_class(self) -> None:
+        """What `fields=` declares may be set later, too."""
+        cls = own_fill()
+        payload(fields={"boxes": Tensor, "n": int, "later": Tensor})(cls)
 
+        moved = cls(2).to_device("meta")
 
-def test_default_of_another_field_may_read_self() -> None:
-    """Only a copy's default runs during a transfer; those of `__init__` do not."""
-
-    @payload
-    class Batch:
-        ids: Tensor
-        mask: Tensor = attrs.Factory(lambda self: self.ids > 0, takes_self=True)
-
-    assert Batch(ONE).to_device("meta").mask.is_meta  # type: ignore[attr-defined]
+        assert not hasattr(moved, "later")
 
 
-@attrs.define(slots=False, init=False)
-class Attrs:
-    ids: Tensor
-    size: int = 3
-    names: list[str] = attrs.field(factory=list)
-    mask: Derived[Tensor | None] = None
+class TestDefaultsThatReadSelf:
+    """A derived field is filled before the copies are done, so it may not read them."""
 
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
+    def test_method(self) -> None:
+        """`@mask.default` takes the instance."""
+        with pytest.raises(LifetimeError) as caught:
 
+            @payload
+            class Batch:
+                x: Tensor
+                mask: Derived[Tensor | None] = attrs.field()
 
-@attrs.define(init=False)
-class Slotted:
-    ids: Tensor
-    size: int = 3
-    names: list[str] = attrs.field(factory=list)
-    mask: Derived[Tensor | None] = None
+                @mask.default
+                def _mask(self) -> Tensor:
+                    return self.x > 0
 
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
+        assert (
+            "Batch.mask`: `Derived[Tensor | None]` has a default that reads `self`, "
+            "whose leaves may still be on their way when it is computed. Compute it "
+            "in a `functools.cached_property` called `mask`."
+        ) in str(caught.value)
 
+    def test_factory(self) -> None:
+        """So does a factory with `takes_self`."""
+        default = attrs.Factory(lambda self: self.x, takes_self=True)
 
-@dataclasses.dataclass(init=False)
-class Data:
-    ids: Tensor
-    size: int = 3
-    names: list[str] = dataclasses.field(default_factory=list)
-    mask: Derived[Tensor | None] = None
+        with pytest.raises(LifetimeError, match="has a default that reads `self`"):
 
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
+            @payload
+            class Batch:
+                x: Tensor
+                mask: Derived[Tensor] = attrs.field(default=default)
 
+    def test_factory_that_reads_nothing(self) -> None:
+        """It makes the default of each copy anew."""
 
-@pytest.mark.parametrize("cls", [Attrs, Slotted, Data])
-def test_field_that_an_own_init_leaves_unset(cls: Any) -> None:
-    """It stays unset in a copy, with a default or without."""
-    made = payload(cls)
-    value = made(ONE)
+        @payload
+        class Batch:
+            x: Tensor
+            seen: Derived[dict[str, Tensor]] = attrs.field(factory=dict)
 
-    moved = value.to_device(META)
+        batch = Batch(one())
+        batch.seen["x"] = batch.x
 
-    assert moved.ids.is_meta
-    assert [("ids", ONE)] == list(tensorpack.tensors(value))
-    assert not hasattr(moved, "names")
-    assert hasattr(value, "size") == hasattr(moved, "size")
+        assert {} == batch.to_device("meta").seen
 
+    def test_plain_field_may_read_self(self) -> None:
+        """Its value is made by `__init__` alone, and travels."""
 
-@payload
-class Made:
-    ids: Tensor
-    names: list[int] = attrs.field(factory=list)
-    count: int = attrs.field()
+        @payload
+        class Batch:
+            x: Tensor
+            y: Tensor = attrs.field()
 
-    @count.default
-    def _count(self) -> int:
-        return 2
+            @y.default
+            def _y(self) -> Tensor:
+                return self.x + 1
 
+        batch = Batch(one())
 
-@payload
-class Reads:
-    ids: Tensor
-    rows: int = attrs.field()
-
-    @rows.default
-    def _rows(self) -> int:
-        return self.ids.shape[0]
+        assert batch.y is evolve(batch, x=one()).y
+        assert batch.to_device("meta").y.is_meta
 
 
-@payload(frozen=True, slots=True)
-class FrozenMade:
-    ids: Tensor
-    names: dict[str, int] = attrs.field(factory=dict)
+class TestConstructionInCompiledCode:
+    """A class is constructed inside `torch.compile`, whatever makes its defaults."""
 
+    @pytest.mark.parametrize("fullgraph", [True, False])
+    @pytest.mark.parametrize("kind", ["factory", "default", "plain"])
+    def test_constructs(self, kind: str, fullgraph: bool) -> None:
+        """`factory=` and `@x.default` used to end in an internal error."""
+        fields: dict[str, Any] = {
+            "factory": attrs.field(factory=dict),
+            "default": attrs.field(
+                default=attrs.Factory(lambda self: {"x": self.x}, takes_self=True)
+            ),
+            "plain": None,
+        }
 
-@pytest.mark.parametrize("whole", [True, False], ids=["fullgraph", "graph breaks"])
-@pytest.mark.parametrize("cls", [Made, Reads, FrozenMade])
-def test_default_that_is_made_inside_a_compiled_function(cls: Any, whole: bool) -> None:
-    """Its constructor looks up names that only attrs knows, and is traced."""
-    torch._dynamo.reset()
+        body = {
+            "__annotations__": {"x": Tensor, "more": dict[str, Tensor] | None},
+            "more": fields[kind],
+            "__module__": __name__,
+        }
+        made: Any = payload(type("Batch", (), body))
 
-    @torch.compile(fullgraph=whole, backend="eager")
-    def run(ids: Tensor) -> Tensor:
-        value = cls(ids * 2)
-        found: Tensor = value.ids + 1
-        return found
+        def step(x: Tensor) -> Tensor:
+            batch = made(x + 1)
+            found: Tensor = batch.x * 2
+            return found
 
-    assert torch.equal(ONE * 3, run(ONE))
+        torch.compiler.reset()
+        compiled = torch.compile(step, backend="eager", fullgraph=fullgraph)
+
+        assert torch.equal(step(torch.ones(2)), compiled(torch.ones(2)))

@@ -296,7 +296,7 @@ class TestDerived:
         assert (("ids",), ()) == (Batch.payload_keys(), Batch.host_keys())
 
     def test_twin_gets_the_default_each_time_anew(self) -> None:
-        """The default is made for each copy, by what the class says."""
+        """The default is made for each twin, by what the class says."""
 
         @payload
         class Batch:

@@ -20,7 +20,6 @@ from tensorpack import (
     LifetimeError,
     Payload,
     UndecoratedError,
-    clone,
     payload,
     tensors,
 )
@@ -589,36 +588,6 @@ class TestMaking:
             b: Tensor
 
         assert ["a"] == keys(twin(Child(one())))
-
-    @pytest.mark.parametrize("where", ["own", "base", "foreign", "by name"])
-    def test_init_var_is_not_kept(self, where: str) -> None:
-        """A copy needs no `__init__`, so what only that takes is no matter."""
-
-        @dataclasses.dataclass
-        class Base:
-            a: Tensor
-            scale: dataclasses.InitVar[int] = 1
-
-            def __post_init__(self, scale: int) -> None:
-                self.a = self.a * scale
-
-        @dataclasses.dataclass
-        class Child(Base):
-            b: int = 0
-
-        @dataclasses.dataclass
-        class Named:
-            a: Tensor
-            scale: "dataclasses.InitVar[int]" = 1
-
-        cls: Any = {"own": Base, "base": Child, "foreign": Base, "by name": Named}
-        made: Any = payload(cls[where])
-
-        batch = made(torch.ones(2), scale=2)
-
-        assert ("a",) == made.payload_keys()
-        assert batch.to_device("meta").a.is_meta
-        assert torch.equal(batch.a, clone(batch).a)
 
     def test_methods_with_super_and_class_cells(self) -> None:
         """A slotted class is made anew; methods that know their class still do."""

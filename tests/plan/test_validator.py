@@ -94,7 +94,7 @@ class TestOneError:
 
         assert [
             "Decorate `Data` with `@payload`, or call `payload(Data)`.",
-            "Write `Borrowed[Linear]` to hand on the same object.",
+            "Write `Borrowed[Linear]` to pass on the same object.",
             "Name the types (`list[Tensor]`, `dict[str, Tensor]`).",
             (
                 "Decorate `Undecorated` with `@payload`, or write a "
