@@ -22,7 +22,7 @@ from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.spelling import spell
 from tensorpack._rules.markers import PLAN
 from tensorpack._rules.methods import COURTESIES, METHODS
-from tensorpack._rules.refusals import refuse
+from tensorpack._rules.refusals import UNFIT, refuse
 from tensorpack.errors import DefinitionError, Refusal, its_fields
 
 __all__ = [
@@ -69,9 +69,12 @@ def check_class(cls: Any) -> None:
         _refuse(
             cls, f"expected a class, got an instance of `{kind}`", "Decorate a class."
         )
-    for belongs, problem, remedy in _UNFIT:
+    for kind, belongs in _UNFIT.items():
         if belongs(cls):
-            _refuse(cls, problem, remedy)
+            _refuse(cls, *UNFIT[kind])
+    if PLAN in vars(cls):
+        _refuse(cls, "it is a payload already", "Decorate it once.")
+    check_hash(cls)
     for base in cls.__mro__[:-1]:
         # A base in C makes its own instances: `object.__new__` cannot.
         if isinstance(vars(base).get("__new__"), types.BuiltinFunctionType):
@@ -84,54 +87,31 @@ def check_class(cls: Any) -> None:
             )
 
 
-_UNFIT: tuple[tuple[Callable[[type], bool], str, str], ...] = (
-    (
-        lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
-        "it is a named tuple, which travels without being a payload",
-        "Use it as the type of a field.",
+_UNFIT: Mapping[str, Callable[[type], bool]] = {
+    "named tuple": lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
+    "typed dictionary": lambda cls: (
+        hasattr(cls, "__required_keys__") and issubclass(cls, dict)
     ),
-    (
-        lambda cls: hasattr(cls, "__required_keys__") and issubclass(cls, dict),
-        "it is a typed dictionary, which travels without being a payload",
-        "Use it as the type of a field.",
-    ),
-    (
-        lambda cls: issubclass(cls, enum.Enum),
-        "it is an enumeration, which stays on the host",
-        "Use it as the type of a field.",
-    ),
-    (
-        lambda cls: issubclass(cls, torch.Tensor),
-        "it is a tensor, which travels without being a payload",
-        "Use it as the type of a field.",
-    ),
-    (
-        lambda cls: issubclass(cls, torch.nn.Module),
-        "it is a module, whose parameters are not in fields",
-        "Hold its tensors in a class of their own.",
-    ),
-    (
-        lambda cls: bool(vars(cls).get("_is_protocol")),
-        "it is a protocol, which has no instances",
-        "Decorate the classes that implement it.",
-    ),
-    (
-        lambda cls: PLAN in vars(cls),
-        "it is a payload already",
-        "Decorate it once.",
-    ),
-    (
-        lambda cls: _caches_hash(cls),  # noqa: PLW0108  # it is defined below
-        "it caches its hash, which a moved copy would keep",
-        "Remove `cache_hash=True`.",
-    ),
-)
+    "enumeration": lambda cls: issubclass(cls, enum.Enum),
+    "tensor": lambda cls: issubclass(cls, torch.Tensor),
+    "module": lambda cls: issubclass(cls, torch.nn.Module),
+    "protocol": lambda cls: bool(vars(cls).get("_is_protocol")),
+}
+"""Whether a class is of a kind of `UNFIT`."""
 
 
 def check_hash(cls: type) -> None:
-    """Refuse a class that attrs has made with a cached hash."""
+    """Refuse a class that attrs or msgspec has made with a cached hash.
+
+    Raises:
+        DefinitionError: a copy would be found under the hash of the original.
+    """
     if _caches_hash(cls):
-        _refuse(cls, *_UNFIT[-1][1:])
+        _refuse(
+            cls,
+            "it caches its hash, which a moved copy would keep",
+            "Remove `cache_hash=True`.",
+        )
 
 
 def _caches_hash(cls: type) -> bool:
