@@ -33,10 +33,11 @@ def let_trace_init(cls: type) -> None:
     if code is None or not code.co_filename.startswith("<attrs generated"):
         return
     names = init.__globals__  # type: ignore[union-attr]  # it has code, so it has names
+    # Tracing would look names up in the module that this names: `NOTHING`, for one,
+    # which the constructor asks for where a default is made by a function.
+    names.pop("__name__", None)
     if names.get(_NAME) == _bind:
         names[_NAME] = _bound_setter
-        # Tracing would look the name up in the module that this names.
-        names.pop("__name__", None)
 
 
 def _bound_setter(instance: object) -> Callable[[str, Any], None]:

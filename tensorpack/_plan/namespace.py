@@ -114,8 +114,14 @@ class Namespace:
         self._scope = None
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        """Keep the class, and of the names around it those that were asked for."""
-        around = {n: v for n, v in self.enclosing.items() if n in self.asked}
+        """Keep the class, and of the names around it those that were asked for.
+
+        Where it arrives, its module may be another: `__main__` is.
+        """
+        module = sys.modules.get(self.owner.__module__)
+        names = {**(vars(module) if module is not None else {}), **self.enclosing}
+        asked = sorted(self.asked & names.keys() - {self.owner.__name__})
+        around = {name: names[name] for name in asked if _may_be_type(names[name])}
         return Namespace, (self.owner, around, self.asked)
 
     @property
