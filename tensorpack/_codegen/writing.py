@@ -42,44 +42,45 @@ _SAFE = re.compile(r"[\w.\[\]' ]*")
 _TITLE = re.compile(r"[\w.<>\[\], ]*")
 _NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z_0-9]*")  # `__debug__` is a constant
 # Names that the text uses itself: locals, loop variables, helpers, builtins.
-_TAKEN = frozenset(
-    [
-        "self",
-        "walk",
-        "at",
-        "add",
-        "build",
-        "take",
-        "new",
-        "stores",
-        "staying",
-        "has_extra",
-        "sequences",
-        "mappings",
-        "like",
-        "kept",
-        "is_payload",
-        "plain_names",
-        "leaves",
-        "rebuild",
-        "x",
-        "k",
-        "Tensor",
-        "OrderedDict",
-        "defaultdict",
-        "deque",
-        "isinstance",
-        "map",
-        "type",
-        "hasattr",
-        "len",
-        "enumerate",
-        "object",
-        "tuple",
-        "list",
-        "dict",
-    ]
-) | {f"{v}{n}" for v in "xi" for n in range(100)}
+_TAKEN = (
+    frozenset(
+        [
+            "self",
+            "walk",
+            "at",
+            "add",
+            "build",
+            "take",
+            "new",
+            "stores",
+            "staying",
+            "has_extra",
+            "sequences",
+            "mappings",
+            "like",
+            "kept",
+            "is_payload",
+            "plain_names",
+            "leaves",
+            "rebuild",
+            "x",
+            "k",
+            "Tensor",
+            "isinstance",
+            "map",
+            "type",
+            "hasattr",
+            "len",
+            "enumerate",
+            "object",
+            "tuple",
+            "list",
+            "dict",
+        ]
+    )
+    | {f"{v}{n}" for v in "xi" for n in range(100)}
+    | CONTAINERS.keys()
+)
 
 
 def quoted(text: str) -> str:

@@ -129,7 +129,7 @@ class Namespace:
         return Namespace.of(other, self.enclosing if inside and functions else {})
 
     def evaluate(self, annotation: object) -> object:
-        """Give the type that an annotation names; `Unresolved` if it names none."""
+        """Return the type that an annotation names; `Unresolved` if it names none."""
         value = annotation
         for _ in range(_LONGEST_CHAIN):
             scope = self.scope
@@ -147,7 +147,7 @@ class Namespace:
         return Unresolved(spell(annotation))
 
     def _scope_of(self, reference: typing.ForwardRef) -> Mapping[str, object]:
-        """Give the names for a reference; a typed dictionary's may name its module."""
+        """Return the names for a reference; a typed dictionary's may name a module."""
         module: Any = reference.__forward_module__
         if isinstance(module, str):
             module = sys.modules.get(module)
@@ -171,7 +171,7 @@ class Context:
     Attributes:
         namespace: looks names up.
         own: the class that is being decorated.
-        bound: what type variables stand for, and the context that was written in.
+        bound: what type variables are bound to, and the context that was written in.
         above: the aliases that are being expanded, from the outside in.
     """
 
@@ -198,12 +198,12 @@ class Context:
 
 
 def _is_inner_type(value: object) -> bool:
-    """Tell whether a name in a class body stands for a type."""
+    """Return whether a name in a class body is a type."""
     return isinstance(value, type) or typing.get_origin(value) is not None
 
 
 def _may_be_type(value: object) -> bool:
-    """Tell whether a function's local name may stand in an annotation."""
+    """Return whether a function's local name may stand in an annotation."""
     return (
         isinstance(value, (type, types.ModuleType, str))
         or value is None
@@ -216,7 +216,7 @@ _OF_TYPES = ("typing", "typing_extensions", "types")
 
 
 def own_annotations(cls: type) -> dict[str, object]:
-    """Give the annotations that stand in the body of `cls`, none of its bases'."""
+    """Return the annotations that stand in the body of `cls`, none of its bases'."""
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415  # only there since 3.14
 
@@ -228,7 +228,7 @@ def own_annotations(cls: type) -> dict[str, object]:
 
 
 def returned_by(function: Any) -> object:
-    """Give the return annotation of a function; `Any` if it has none."""
+    """Return the return annotation of a function; `Any` if it has none."""
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415  # only there since 3.14
 
