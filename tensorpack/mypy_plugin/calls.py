@@ -5,8 +5,8 @@
 A call is not a definition, so mypy keeps nothing of it. In the class's own module, and
 in modules of one import cycle, the call is found in the syntax tree. Of other modules
 mypy may have nothing but the symbol table from its cache: so when it checks such a
-call, the plugin leaves a symbol behind whose type is the class. The cache and the daemon
-carry it like any other.
+call, the plugin leaves a symbol behind whose type is the class. The cache and the
+daemon carry it like any other.
 """
 
 from collections.abc import Callable, Iterator
