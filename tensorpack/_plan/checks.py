@@ -22,7 +22,7 @@ from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.spelling import spell
 from tensorpack._rules.markers import PLAN
 from tensorpack._rules.methods import COURTESIES, METHODS
-from tensorpack._rules.refusals import refuse
+from tensorpack._rules.refusals import UNFIT, refuse
 from tensorpack.errors import DefinitionError, Refusal, its_fields
 
 __all__ = [
@@ -87,34 +87,16 @@ def check_class(cls: Any) -> None:
 _UNFIT: tuple[tuple[Callable[[type], bool], str, str], ...] = (
     (
         lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
-        "it is a named tuple, which travels without being a payload",
-        "Use it as the type of a field.",
+        *UNFIT["named tuple"],
     ),
     (
         lambda cls: hasattr(cls, "__required_keys__") and issubclass(cls, dict),
-        "it is a typed dictionary, which travels without being a payload",
-        "Use it as the type of a field.",
+        *UNFIT["typed dictionary"],
     ),
-    (
-        lambda cls: issubclass(cls, enum.Enum),
-        "it is an enumeration, which stays on the host",
-        "Use it as the type of a field.",
-    ),
-    (
-        lambda cls: issubclass(cls, torch.Tensor),
-        "it is a tensor, which travels without being a payload",
-        "Use it as the type of a field.",
-    ),
-    (
-        lambda cls: issubclass(cls, torch.nn.Module),
-        "it is a module, whose parameters are not in fields",
-        "Hold its tensors in a class of their own.",
-    ),
-    (
-        lambda cls: bool(vars(cls).get("_is_protocol")),
-        "it is a protocol, which has no instances",
-        "Decorate the classes that implement it.",
-    ),
+    (lambda cls: issubclass(cls, enum.Enum), *UNFIT["enumeration"]),
+    (lambda cls: issubclass(cls, torch.Tensor), *UNFIT["tensor"]),
+    (lambda cls: issubclass(cls, torch.nn.Module), *UNFIT["module"]),
+    (lambda cls: bool(vars(cls).get("_is_protocol")), *UNFIT["protocol"]),
     (
         lambda cls: PLAN in vars(cls),
         "it is a payload already",
