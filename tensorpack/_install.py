@@ -7,7 +7,9 @@
 # traversals reduce to the functions below that compile them when they are first used.
 
 import abc
+import copyreg
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +36,22 @@ __all__ = [
     "methods_of",
     "restored_on_error",
 ]
+
+
+if sys.version_info < (3, 12):
+    # Until then one holds a lock, so no class that has one could be sent by value.
+
+    def _again(function: Any, name: str) -> object:
+        """Return a cached property with the name that its class has given it."""
+        made = functools.cached_property(function)
+        made.attrname = name
+        return made
+
+    def _parts(cached: Any) -> tuple[Any, tuple[object, str]]:
+        """Return what makes a cached property again."""
+        return _again, (cached.func, cached.attrname)
+
+    copyreg.pickle(functools.cached_property, _parts)
 
 
 def methods_of(

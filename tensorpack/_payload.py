@@ -31,7 +31,7 @@ from tensorpack._plan.checks import (
 )
 from tensorpack._plan.fields import plan_class
 from tensorpack._plan.makers import is_made
-from tensorpack._plan.making import make
+from tensorpack._plan.making import make, tidy
 from tensorpack._plan.namespace import Namespace
 from tensorpack._repr import payload_repr
 from tensorpack._rules.markers import REFUSED
@@ -141,6 +141,23 @@ class Payload:
         check_methods(found.leaves, "pin_memory", found.root, found.key_of)
         twin: Self = rebuild(value, pinned(found.leaves))
         return twin
+
+
+class _Generated(classmethod):  # type: ignore[type-arg]  # of any function
+    """A class method that is pickled by its name, as a function would be."""
+
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return _generated, (self.__name__,)
+
+
+def _generated(name: str) -> object:
+    """Return a method as it is installed in payload classes."""
+    return vars(Payload)[name]
+
+
+for _name, _method in tuple(vars(Payload).items()):
+    if isinstance(_method, classmethod):
+        setattr(Payload, _name, _Generated(_method.__func__))
 
 
 @overload
@@ -257,9 +274,14 @@ def _without_methods(
     """Return a refused class as attrs would have made it, if it can."""
     try:
         check_class(cls)
-        return cls if is_made(cls) else make(cls, options, corrections, payload_repr)
+        if is_made(cls):
+            return cls
+        made = make(cls, options, corrections, payload_repr)
+        if made is cls:
+            tidy(cls, options)
     except (DefinitionError, TypeError, ValueError):
         return cls
+    return made
 
 
 def _decorated_at(cls: type) -> tuple[str, int]:
@@ -300,6 +322,8 @@ def _made(
         methods, notes = methods_of(made, keep, vars(Payload))
         namespace = Namespace.of(made, _enclosing(made))
         install(made, plan_class(made, namespace, corrections, notes), methods)
+    if made is cls and not adopted:
+        tidy(cls, options)
     let_trace_init(made)
     return made
 

@@ -126,12 +126,10 @@ def _caches_hash(cls: type) -> bool:
 
 def has_own_init(cls: type) -> bool:
     """Return whether the author of a class or of a base has written its `__init__`."""
-    init = next(
-        (vars(c)["__init__"] for c in cls.__mro__ if "__init__" in vars(c)), None
-    )
-    return isinstance(init, types.FunctionType) and not (
-        is_attrs_method(init) or init.__code__.co_filename == "<string>"
-    )
+    owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
+    init, data = vars(owner)["__init__"], vars(owner).get("__dataclass_params__")
+    is_generated = is_attrs_method(init) or (data is not None and data.init)
+    return isinstance(init, types.FunctionType) and not is_generated
 
 
 def check_content(cls: type, declared: Mapping[str, object]) -> None:

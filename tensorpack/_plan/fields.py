@@ -163,6 +163,8 @@ def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
     owner, annotation = _written(field, bases)
     attribute = inspect.getattr_static(bases.cls, field.name, None)
     _check_cached(field, owner, annotation, bases.cls)
+    if attribute is field.body:
+        attribute = None
     if isinstance(attribute, property):
         return FieldPlan(field.name, PropertyNode(), spell(annotation))
     check_descriptor(field.name, attribute)

@@ -59,6 +59,7 @@ class Declared:
         unannotated: whether neither the class nor the field says what it holds.
         computed: whether the class body has a cached property of its name.
         reads_self: whether the default is computed from the instance.
+        body: what attrs took from the class body as the default, and takes out of it.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Declared:
     unannotated: bool = False
     computed: bool = False
     reads_self: bool = False
+    body: object = None
 
 
 @attrs.frozen
@@ -164,6 +166,7 @@ def _attrs_fields(cls: Any) -> Iterator[Declared]:
             and not any(field.name in own_annotations(base) for base in cls.__mro__),
             computed=isinstance(field.default, functools.cached_property),
             reads_self=reads_self,
+            body=field.default,
         )
 
 
@@ -199,13 +202,18 @@ def _dataclass_default(
     field: "dataclasses.Field[Any]",
 ) -> Callable[[object], object] | None:
     """Return what makes a field's default."""
-    if field.default is not dataclasses.MISSING:
-        default = field.default
+    default: Any = field.default
+    factory: Any = field.default_factory
+    if not _is_missing(default):
         return lambda _: default
-    if field.default_factory is not dataclasses.MISSING:
-        factory = field.default_factory
+    if not _is_missing(factory):
         return lambda _: factory()
     return None
+
+
+def _is_missing(default: object) -> bool:
+    """Return whether a default is none: a class sent by value has its own `MISSING`."""
+    return isinstance(default, type(dataclasses.MISSING))
 
 
 def _struct_base(cls: type) -> type | None:

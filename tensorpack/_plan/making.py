@@ -9,7 +9,7 @@ import attrs
 from tensorpack._plan.checks import has_own_init, is_class_variable
 from tensorpack._plan.namespace import own_annotations
 
-__all__ = ["make"]
+__all__ = ["make", "tidy"]
 
 
 def make(
@@ -20,8 +20,8 @@ def make(
 ) -> type:
     """Make an attrs class of a plain class.
 
-    It is the same class, but for `slots=True`. If attrs raises, what it has added must
-    be taken away again; nothing else has changed until it is done.
+    It is the same class, but for `slots=True`. attrs has only added to it, so that can
+    be taken away again, and defaults of fields are still in its body: see `tidy`.
 
     Args:
         cls: the class.
@@ -36,19 +36,24 @@ def make(
     own_repr = "__repr__" in vars(cls) or "repr" in options
     if not own_repr:
         settings["repr"] = options.get("str", False)  # which attrs builds upon
-    body: dict[str, Any] | None = None
     if not settings["slots"] and settings.get("these") is None:
-        # attrs takes the defaults out of the body before it knows of all errors, and
-        # they could not be put back where they were. Those of `these` it leaves there.
-        settings["these"] = body = _fields_in(cls, settings.get("auto_attribs"))
+        # attrs would take the defaults out of the body before it is known whether the
+        # class is refused, and they could not be put back where they were. Those of
+        # `these` it leaves there.
+        settings["these"] = _fields_in(cls, settings.get("auto_attribs"))
     made: type = attrs.define(**settings)(cls)
-    for name in body or ():
-        if name in vars(cls):
-            with contextlib.suppress(AttributeError):
-                delattr(cls, name)
     if not own_repr:
         made.__repr__ = short_repr  # type: ignore[method-assign,assignment]  # ours
     return made
+
+
+def tidy(cls: type, options: Mapping[str, Any]) -> None:
+    """Take the defaults of fields out of the body of a made class, as attrs does."""
+    if options.get("these") is None and not _fills_itself(cls):
+        for name in _fields_in(cls, options.get("auto_attribs")) or ():
+            if name in vars(cls):
+                with contextlib.suppress(AttributeError):  # a metaclass forbids it
+                    delattr(cls, name)
 
 
 def _fills_itself(cls: type) -> bool:

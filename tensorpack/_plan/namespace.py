@@ -92,12 +92,14 @@ class Namespace:
     Attributes:
         owner: the class.
         enclosing: the names of the functions around the class.
-        asked: the names that were looked up, here and in what was made beside it.
+        asked: the names that were looked up, for this class and others of its module.
+        sent: names of the module, where the class was sent by value without it.
     """
 
     owner: type
     enclosing: Mapping[str, object]
     asked: set[str] = attrs.field(factory=set, repr=False)
+    sent: Mapping[str, object] = attrs.field(factory=dict, repr=False)
     _scope: Mapping[str, object] | None = attrs.field(default=None, repr=False)
 
     @classmethod
@@ -114,15 +116,24 @@ class Namespace:
         self._scope = None
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        """Keep the class, and of the names around it those that were asked for.
+        """Keep the class, and those names around it that were asked for.
 
         Where it arrives, its module may be another: `__main__` is.
         """
+        around, glob = (
+            {
+                name: names[name]
+                for name in sorted(self.asked & names.keys())
+                if _may_be_type(names[name])
+            }
+            for names in (self.enclosing, {**self.sent, **self._globals()})
+        )
+        return Namespace, (self.owner, around, self.asked, glob)
+
+    def _globals(self) -> Mapping[str, object]:
+        """Return the names of the module."""
         module = sys.modules.get(self.owner.__module__)
-        names = {**(vars(module) if module is not None else {}), **self.enclosing}
-        asked = sorted(self.asked & names.keys() - {self.owner.__name__})
-        around = {name: names[name] for name in asked if _may_be_type(names[name])}
-        return Namespace, (self.owner, around, self.asked)
+        return vars(module) if module is not None else {}
 
     @property
     def home(self) -> tuple[str, str]:
@@ -140,7 +151,6 @@ class Namespace:
         """
         if self._scope is None:
             owner = self.owner
-            module = sys.modules.get(owner.__module__)
             fields = own_annotations(owner)
             body = {
                 name: value
@@ -149,9 +159,9 @@ class Namespace:
             }
             parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}
             own = {owner.__name__: owner}
-            glob = vars(module) if module is not None else {}
-            levels = (parameters, body, own, self.enclosing, glob, vars(builtins))
-            self._scope = _Scope(self.asked, *levels)
+            inner = (parameters, body, own, self.enclosing)
+            outer = (self.sent, self._globals(), vars(builtins))
+            self._scope = _Scope(self.asked, *inner, *outer)
         return self._scope
 
     def beside(self, other: type) -> "Namespace":
@@ -162,8 +172,10 @@ class Namespace:
         """
         module, functions = _home(other)
         inside = module == self.home[0] and self.home[1].startswith(functions)
+        if module != self.home[0]:
+            return Namespace(other, {})
         around = self.enclosing if inside and functions else {}
-        return Namespace(other, around, self.asked)
+        return Namespace(other, around, self.asked, self.sent)
 
     def evaluate(self, annotation: object) -> object:
         """Return the type that an annotation names; `Unresolved` if it names none."""

@@ -198,8 +198,7 @@ def _inside(value: Any) -> Iterable[object] | None:
         if is_array(value) or hasattr(cls, "dtype"):  # a row of an array has one too
             return None if value.dtype.hasobject else _stored(value)
         return _stored(value)
-    made = ("__attrs_attrs__", "__dataclass_fields__")
-    if any(of_class(cls, name) is not None for name in made) or is_struct(cls):
+    if is_struct(cls):
         # What its cached properties keep, and what is not a field, counts as well.
         return _stored(value) or None
     return None
