@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor
 
 from tensorpack.transfer import native as room
@@ -94,7 +94,7 @@ def described(leaf: Any) -> Any:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(leaves=leaves_of(), inference=st.booleans(), grad=st.booleans())
 def test_core_does_what_python_does(
     native: Native, leaves: list[Tensor], inference: bool, grad: bool
