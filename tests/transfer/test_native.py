@@ -149,12 +149,6 @@ def test_packs_of_the_core_are_bounded(native: Native) -> None:
     assert {4 << 20, 2 << 20} >= set(sizes)
 
 
-def dual() -> Any:
-    level = torch.autograd.forward_ad.dual_level()
-    level.__enter__()
-    return level
-
-
 LOOKS: dict[str, tuple[Callable[[Tensor], list[Any]], int]] = {
     "plain": (lambda x: [x, x.clone(), x[::2], x[:0]], 0),
     "nothing": (lambda x: [], 0),
@@ -213,6 +207,18 @@ def test_core_leaves_to_python_what_a_mode_sees(
                 quiet.move(leaves, [])
         else:
             assert [1.0] * 3 == moved(quiet, leaves)[0].tolist()
+
+
+def test_core_works_after_a_fake_mode(native: Native) -> None:
+    """It leaves a key behind that chooses nothing; once that left all to Python."""
+    with torch._subclasses.FakeTensorMode():
+        torch.ones(2) + 1
+    torch._C._set_meta_in_tls_dispatch_include(True)  # noqa: FBT003  # C takes it so
+    inside = core_of(native).look([torch.ones(2)])
+    torch._C._set_meta_in_tls_dispatch_include(False)  # noqa: FBT003
+
+    assert UNSEEN == inside
+    assert 0 == core_of(native).look([torch.ones(2)])
 
 
 def test_core_leaves_transforms_to_python(native: Native) -> None:
