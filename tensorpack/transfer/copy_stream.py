@@ -19,7 +19,6 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from tensorpack._functions import check_replaceable, entries_of, merged
 from tensorpack._leaves.streams import (
     StreamId,
     Streams,
@@ -29,6 +28,7 @@ from tensorpack._leaves.streams import (
     with_index,
 )
 from tensorpack._walk.build import prepared, rebuild
+from tensorpack._walk.mappings import check_replaceable, entries_of, merged
 from tensorpack._walk.walk import Walk, walk
 from tensorpack.errors import CaptureError, HandoffError, StreamError
 from tensorpack.transfer.copy_queue import CopyQueue, check_leaves, copied

@@ -92,7 +92,7 @@ class Flights:
         polls: Poller,
     ) -> None:
         self.limit = limit
-        self.blocked = 0
+        self.blocked: int = 0
         self._record = record
         self._polls = polls
         self.open: list[Flight] = []

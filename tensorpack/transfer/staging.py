@@ -110,8 +110,8 @@ class Stager:
         self._wait_for = wait_for
         self._ring: deque[_Slot] = deque()
         self._lock = threading.Lock()
-        self.waits = 0
-        self.growths = 0
+        self.waits: int = 0
+        self.growths: int = 0
         self._grow(slots)
 
     def warm(self, nbytes: int) -> None:
