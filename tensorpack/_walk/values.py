@@ -18,7 +18,7 @@ from tensorpack._leaves.adapters import (
     supports_lifetime,
 )
 from tensorpack._leaves.host_types import PLAIN, is_array, is_host_class, is_plain
-from tensorpack._plan.makers import is_named_tuple
+from tensorpack._plan.makers import is_named_tuple, is_struct
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._rules.containers import MAPPING_CLASSES, SEQUENCE_CLASSES

@@ -118,8 +118,10 @@ def test_show_finds_a_class_inside_a_class(capsys: pytest.CaptureFixture[str]) -
         ),
         (
             "shown_good.inner:Batch",
-            "`shown_good.inner`: cannot be imported: there is no module "
-            "`shown_good.inner`.",
+            (
+                "`shown_good.inner`: cannot be imported: there is no module "
+                "`shown_good.inner`."
+            ),
         ),
         (
             "shown_good:Bach",
@@ -128,8 +130,10 @@ def test_show_finds_a_class_inside_a_class(capsys: pytest.CaptureFixture[str]) -
         ("sys:Batch", "`sys:Batch`: there is no `Batch`. The module has no payloads."),
         (
             "shown_good:SIZE",
-            "`shown_good:SIZE`: is not a class but a value of type `int`. "
-            "Name a class.",
+            (
+                "`shown_good:SIZE`: is not a class but a value of type `int`. "
+                "Name a class."
+            ),
         ),
         (
             "shown_good:Plain",
