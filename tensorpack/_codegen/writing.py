@@ -47,7 +47,7 @@ _LOCALS = frozenset(
         *("x", "k", *(f"{letter}{depth}" for letter in "xi" for depth in range(100))),
     }
 )
-_TAKEN = frozenset({*_LOCALS, *HELPERS, *vars(builtins)})
+_TAKEN = frozenset({*_LOCALS, *HELPERS, *vars(builtins), *CONTAINERS})
 """The names that the text uses itself."""
 
 

@@ -220,7 +220,7 @@ class Context:
     Attributes:
         namespace: looks names up.
         own: the class that is being decorated.
-        bound: what type variables stand for, and the context that was written in.
+        bound: what type variables are bound to, and the context that was written in.
         above: the aliases that are being expanded, from the outside in.
     """
 
@@ -247,7 +247,7 @@ class Context:
 
 
 def _is_inner_type(value: object) -> bool:
-    """Return whether a name in a class body stands for a type."""
+    """Return whether a name in a class body is a type."""
     return isinstance(value, type) or typing.get_origin(value) is not None
 
 

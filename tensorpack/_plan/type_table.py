@@ -254,7 +254,7 @@ def _is_host_struct(asked: _Asked, fields: Mapping[str, object]) -> bool:
 
 
 def _may_hold_more(base: type) -> bool:
-    """Return whether a base is no struct, and may keep what is in no field."""
+    """Return whether a base may keep what is not in a field: it is not a struct."""
     marks = vars(base)
     if is_made(base) or marks.get("_is_protocol") or base.__module__ == "msgspec":
         return False

@@ -39,7 +39,7 @@ class Marker(enum.Enum):
     DYNAMIC = "Dynamic"
 
     def __repr__(self) -> str:
-        """Give the name that the user writes."""
+        """Return the name that the user writes."""
         return self.value
 
 

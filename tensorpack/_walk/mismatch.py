@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tensorpack._leaves.host_types import is_array
+from tensorpack._rules import refusals
 from tensorpack._walk.values import a_class, is_builtin, is_payload
 from tensorpack.errors import LeafError
 
@@ -98,8 +99,7 @@ def no_support(value: object, around: object = None) -> Said:
 
 def key_of_mapping() -> Said:
     """Describe a leaf that is the key of a mapping."""
-    problem = "is the key of a mapping, and keys stay on the host"
-    return problem, "Use a host value as the key."
+    return refusals.KEY.clause, "Use a host value as the key."
 
 
 def no_arm(value: object) -> Said:

@@ -2,11 +2,11 @@
 
 # Note [how a call is found]
 
-A call is no definition, so mypy keeps nothing of it. In the class's own module, and in
-modules of one import cycle, the call is found in the syntax tree. Of other modules mypy
-may have nothing but the symbol table from its cache: so when it checks such a call, the
-plugin leaves a symbol behind whose type is the class. The cache and the daemon carry it
-like any other.
+A call is not a definition, so mypy keeps nothing of it. In the class's own module, and
+in modules of one import cycle, the call is found in the syntax tree. Of other modules
+mypy may have nothing but the symbol table from its cache: so when it checks such a
+call, the plugin leaves a symbol behind whose type is the class. The cache and the
+daemon carry it like any other.
 """
 
 from collections.abc import Callable, Iterator
@@ -81,7 +81,7 @@ def _leave(module: MypyFile, function: str, info: TypeInfo, line: int) -> None:
 def named_in_calls(
     module: MypyFile, function: str, before: int | None = None
 ) -> Iterator[str]:
-    """Iterate the full names of the classes that a module calls a function with.
+    """Yield the full names of the classes that a module calls a function with.
 
     Args:
         module: the module.
@@ -105,7 +105,7 @@ def named_in_calls(
 
 
 def _named_in(call: CallExpr, function: str) -> Iterator[str]:
-    """Give the class that a call names first, if the call is of the function."""
+    """Return the class that a call names first, if the call is of the function."""
     callee, arguments = call.callee, call.args
     if not isinstance(callee, RefExpr) or callee.fullname != function:
         return

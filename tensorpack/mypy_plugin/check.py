@@ -123,7 +123,7 @@ def _check_lost(checked: CheckedClass) -> None:
 
 
 def _corrections(checked: CheckedClass) -> dict[str, Type | None]:
-    """Give the types of `@payload(fields={...})`; None where one cannot be read."""
+    """Return the types of `@payload(fields={...})`; None where one cannot be read."""
     found: dict[str, Type | None] = {}
     if not isinstance(checked.reason, CallExpr):
         return found

@@ -90,7 +90,7 @@ class CheckedClass:
             self.module.module_refs.add(base.module_name)
 
     def searched(self, info: TypeInfo) -> Iterator[MypyFile]:
-        """Iterate the modules, besides the class's own, whose adapters count.
+        """Yield the modules, besides the class's own, whose adapters count.
 
         They are those that it imports, that of the type `info`, and those of the
         settings: whatever has certainly run before the class is made.
@@ -102,7 +102,7 @@ class CheckedClass:
         yield from self._modules(sorted(others))
 
     def _modules(self, names: Iterator[str] | list[str]) -> Iterator[MypyFile]:
-        """Iterate the modules of some names, as far as mypy knows them."""
+        """Yield the modules of some names, as far as mypy knows them."""
         for name in dict.fromkeys(names):
             module = self.api.modules.get(name)
             if module is not None and module is not self.module:
@@ -110,7 +110,7 @@ class CheckedClass:
                 yield module
 
     def _imports(self) -> Iterator[str]:
-        """Iterate the names of the modules that importing this one runs."""
+        """Yield the names of the modules that importing this one runs."""
         for statement in self.module.imports:
             if statement.is_mypy_only or not statement.is_top_level:
                 continue
@@ -120,7 +120,7 @@ class CheckedClass:
 
 
 def _bound_names(statement: ImportBase) -> Iterator[str]:
-    """Iterate the names that an import statement binds."""
+    """Yield the names that an import statement binds."""
     if isinstance(statement, Import):
         yield from (alias or name.partition(".")[0] for name, alias in statement.ids)
     elif isinstance(statement, ImportFrom):
@@ -128,7 +128,7 @@ def _bound_names(statement: ImportBase) -> Iterator[str]:
 
 
 def imported_names(statement: ImportBase, module: MypyFile) -> Iterator[str]:
-    """Iterate the full names that an import statement speaks of."""
+    """Yield the full names that an import statement speaks of."""
     if isinstance(statement, Import):
         yield from (name for name, _ in statement.ids)
     if not isinstance(statement, (ImportFrom, ImportAll)):

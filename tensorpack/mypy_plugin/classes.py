@@ -41,12 +41,12 @@ _EXACT = frozenset(n for e in host_types.EXACT for n in host_types.full_names(e)
 
 
 def bases_of(info: TypeInfo) -> set[str]:
-    """Give the full names of a class and its bases."""
+    """Return the full names of a class and its bases."""
     return {base.fullname for base in info.mro}
 
 
 def is_tensor(info: TypeInfo) -> bool:
-    """Tell whether a class is `Tensor` or derives from it."""
+    """Return whether a class is `Tensor` or derives from it."""
     return TENSOR in bases_of(info)
 
 
@@ -58,7 +58,7 @@ def is_host_class(info: TypeInfo) -> bool:
 
 
 def owns_lifetime(info: TypeInfo) -> bool:
-    """Tell whether values of a class move and record themselves."""
+    """Return whether values of a class move and record themselves."""
     return (
         records_streams(info)
         and any(_declares(info, name) for name in ("to_device", "to"))
@@ -67,7 +67,7 @@ def owns_lifetime(info: TypeInfo) -> bool:
 
 
 def records_streams(info: TypeInfo) -> bool:
-    """Tell whether a class has a method `record_stream`."""
+    """Return whether a class has a method `record_stream`."""
     symbol = info.get("record_stream")
     node = symbol.node if symbol else None
     if isinstance(node, Var):
@@ -77,7 +77,7 @@ def records_streams(info: TypeInfo) -> bool:
 
 
 def _declares(info: TypeInfo, name: str) -> bool:
-    """Tell whether instances have a name for certain, before any method has run."""
+    """Return whether instances have a name for certain, before any method has run."""
     for base in info.mro:
         symbol = base.names.get(name)
         if symbol is not None and _is_in_body(base, name, symbol):
@@ -88,7 +88,7 @@ def _declares(info: TypeInfo, name: str) -> bool:
 
 
 def _is_in_body(info: TypeInfo, name: str, symbol: SymbolTableNode) -> bool:
-    """Tell whether a name stands in the class body, not only in a method.
+    """Return whether a name is in the class body, not only in a method.
 
     mypy's plugin for dataclasses makes the fields look as if a method assigned them.
     """
@@ -99,7 +99,7 @@ def _is_in_body(info: TypeInfo, name: str, symbol: SymbolTableNode) -> bool:
 def struct_fields(
     info: TypeInfo, modules: Mapping[str, MypyFile]
 ) -> list[tuple[TypeInfo, Var]] | None:
-    """Give the fields of a dataclass, attrs class or msgspec struct, with owners.
+    """Return the fields of a dataclass, attrs class or msgspec struct, with owners.
 
     A class that has annotations beside its fields is none: what they announce is in no
     field.
@@ -114,7 +114,7 @@ def struct_fields(
 
 
 def cached_in(info: TypeInfo) -> Iterator[tuple[str, TypeInfo, Type | None]]:
-    """Iterate the cached properties of a class: name, owner and what it returns.
+    """Yield the cached properties of a class: name, owner and what it returns.
 
     mypy's cache keeps no decorators, but what they made of a function: a property with
     a setter of its own is an overloaded one.
@@ -161,7 +161,7 @@ def unfit_kind(info: TypeInfo) -> str | None:
 
 
 def _maker(info: TypeInfo) -> tuple[TypeInfo, str] | None:
-    """Tell whether attrs or `dataclasses` has made a class."""
+    """Return whether attrs or `dataclasses` has made a class."""
     for maker in ("attrs", "dataclass"):
         if f"{maker}_tag" in info.metadata or maker in info.metadata:
             seeming = maker == "dataclass" and _is_lookalike(info)
@@ -170,13 +170,13 @@ def _maker(info: TypeInfo) -> tuple[TypeInfo, str] | None:
 
 
 def _has_init_only(info: TypeInfo, maker: str) -> bool:
-    """Tell whether a dataclass takes arguments that it does not keep."""
+    """Return whether a dataclass takes arguments that it does not keep."""
     made = info.metadata.get(maker, {})
     return any(field.get("is_init_var") for field in made.get("attributes", ()))
 
 
 def _is_lookalike(info: TypeInfo) -> bool:
-    """Tell whether only a base or metaclass makes a class look like a dataclass."""
+    """Return whether only a base or metaclass makes a class look like a dataclass."""
     if "msgspec.Struct" in bases_of(info):
         return False
     makers = [*info.mro, info.metaclass_type.type if info.metaclass_type else None]
@@ -184,7 +184,7 @@ def _is_lookalike(info: TypeInfo) -> bool:
 
 
 def _fields(info: TypeInfo, maker: str) -> Iterator[tuple[TypeInfo, Var]]:
-    """Iterate the fields of a struct, with the class that declares each."""
+    """Yield the fields of a struct, with the class that declares each."""
     made = info.metadata.get(maker)
     if made is not None:
         names = [field["name"] for field in made["attributes"]]
@@ -200,7 +200,7 @@ def _fields(info: TypeInfo, maker: str) -> Iterator[tuple[TypeInfo, Var]]:
 
 
 def annotated(info: TypeInfo) -> Iterator[tuple[str, Var]]:
-    """Iterate the names that a class body annotates, class variables left out."""
+    """Yield the names that a class body annotates, class variables left out."""
     for name, symbol in info.names.items():
         node = symbol.node
         if not isinstance(node, Var) or node.type is None or node.is_inferred:
@@ -212,7 +212,7 @@ def annotated(info: TypeInfo) -> Iterator[tuple[str, Var]]:
 
 
 def is_separator(node: Var) -> bool:
-    """Tell whether a name only says that keyword-only fields follow."""
+    """Return whether a name only says that keyword-only fields follow."""
     tp = get_proper_type(node.type)
     return isinstance(tp, Instance) and tp.type.fullname == "dataclasses.KW_ONLY"
 
@@ -237,7 +237,7 @@ def is_annotated(info: TypeInfo, modules: Mapping[str, MypyFile]) -> bool:
 def announced(
     info: TypeInfo, modules: Mapping[str, MypyFile]
 ) -> Iterator[tuple[str, Var]]:
-    """Iterate the names that a class body annotates at run time too.
+    """Yield the names that a class body annotates at run time too.
 
     A stub annotates what the code does not, and dunder names are Python's own.
     """

@@ -46,7 +46,7 @@ class Field(NamedTuple):
     Attributes:
         name: the attribute's name.
         type: its type; None if it has no annotation.
-        written: the annotation before mypy analyzed it, if it stands in this class.
+        written: the annotation before mypy analyzed it, if this class has it.
         context: where to report.
         has_default: whether it has a default.
         is_kept: whether it is stored, unlike an `InitVar`.
@@ -63,7 +63,7 @@ class Field(NamedTuple):
 
 
 def fields_of(checked: CheckedClass) -> Iterator[Field]:
-    """Iterate the fields that the class itself has to answer for, in their order.
+    """Yield the fields that the class itself has to answer for, in their order.
 
     A field that a payload above has declared is that one's, unless this class binds a
     type variable in it.
@@ -141,14 +141,14 @@ def cached_properties(checked: CheckedClass) -> Iterator[Field]:
 
 
 def _made(info: TypeInfo) -> list[dict[str, Any]]:
-    """Give what attrs' or the dataclasses' plugin has kept of the fields."""
+    """Return what attrs' or the dataclasses' plugin has kept of the fields."""
     kept = info.metadata.get("attrs") or info.metadata.get("dataclass") or {}
     made: list[dict[str, Any]] = kept.get("attributes", [])
     return made
 
 
 def _statements(checked: CheckedClass) -> Iterator[tuple[str, AssignmentStmt]]:
-    """Iterate the assignments of the class body, by the name that each assigns."""
+    """Yield the assignments of the class body, by the name that each assigns."""
     for statement in checked.cls.defs.body:
         if isinstance(statement, AssignmentStmt):
             for target in statement.lvalues:
@@ -165,7 +165,7 @@ def _owner(info: TypeInfo, name: str) -> TypeInfo | None:
 
 
 def _is_property(info: TypeInfo, name: str) -> bool:
-    """Tell whether a property has a field's name: then the field has no storage.
+    """Return whether a property has a field's name: then the field has no storage.
 
     attrs takes such a property away when it makes a class with slots.
     """
@@ -178,7 +178,7 @@ def _is_property(info: TypeInfo, name: str) -> bool:
 
 
 def _is_settled(info: TypeInfo, owner: TypeInfo, name: str) -> bool:
-    """Tell whether a payload above has judged an inherited field, for good."""
+    """Return whether a payload above has judged an inherited field, for good."""
     for base in info.mro[1:]:
         if TAG in base.metadata and base.has_base(owner.fullname):
             names = [made["name"] for made in _made(base)]
@@ -187,7 +187,7 @@ def _is_settled(info: TypeInfo, owner: TypeInfo, name: str) -> bool:
 
 
 def _binds(info: TypeInfo, owner: TypeInfo) -> bool:
-    """Tell whether a class binds type variables of a base to types."""
+    """Return whether a class binds type variables of a base to types."""
     bound = map(get_proper_type, _seen_from(info, owner).args)
     return any(not isinstance(tp, (TypeVarType, AnyType)) for tp in bound)
 
@@ -200,7 +200,7 @@ def _seen_from(info: TypeInfo, owner: TypeInfo) -> Instance:
 
 
 def _inherited(info: TypeInfo, owner: TypeInfo, name: str) -> Type | None:
-    """Give the type that an inherited field has in this class."""
+    """Return the type that an inherited field has in this class."""
     node = owner.names[name].node
     if not isinstance(node, Var) or node.type is None:
         return None
@@ -208,7 +208,7 @@ def _inherited(info: TypeInfo, owner: TypeInfo, name: str) -> Type | None:
 
 
 def lost_fields(checked: CheckedClass) -> Iterator[tuple[TypeInfo, str, Var, Context]]:
-    """Iterate annotations in the bases, and the class, that are no fields of it."""
+    """Yield annotations in the bases, and the class, that are no fields of it."""
     names = {made["name"] for made in _made(checked.info)}
     statements = dict(_statements(checked))
     for base in reversed(checked.info.mro):

@@ -40,7 +40,7 @@ class TensorpackPlugin(Plugin):
         self._version = _digest()
 
     def report_config_data(self, ctx: object) -> Any:  # noqa: ARG002  # it is mypy's
-        """Name what a cached result depends on: the settings and the plugin's text."""
+        """Return what a cached result depends on: settings and the plugin's text."""
         config = self._config
         return [self._version, list(config.adapters), list(config.decorators)]
 

@@ -30,7 +30,7 @@ __all__ = ["decorates", "make", "tag"]
 
 
 def decorates(fullname: str, config: Config) -> bool:
-    """Tell whether a function is `@payload`, or a wrapper that the settings name."""
+    """Return whether a function is `@payload`, or a wrapper that the settings name."""
     return fullname == PAYLOAD or fullname in config.decorators
 
 
@@ -60,7 +60,7 @@ def _makers(ctx: ClassDefContext, config: Config) -> list[Expression]:
 
 
 def make(ctx: ClassDefContext, config: Config) -> bool:
-    """Give the class what attrs or `dataclasses` generate.
+    """Return the class what attrs or `dataclasses` generate.
 
     Over a class that is made already, that decorator's own hook runs first, since
     mypy runs the hooks of decorators from the top.
@@ -110,7 +110,7 @@ def _call_with_defaults(
 
 
 def _writes_init(cls: ClassDef) -> bool:
-    """Tell whether the class body defines `__init__` itself."""
+    """Return whether the class body defines `__init__` itself."""
     symbol = cls.info.names.get("__init__")
     return symbol is not None and not symbol.plugin_generated
 

@@ -44,13 +44,13 @@ def add_methods(checked: CheckedClass) -> None:
 
 
 def _writes(info: TypeInfo, name: str) -> bool:
-    """Tell whether the class body has a name of its own."""
+    """Return whether the class body has a name of its own."""
     symbol = info.names.get(name)
     return symbol is not None and not symbol.plugin_generated
 
 
 def _has_field(info: TypeInfo, name: str) -> bool:
-    """Tell whether a field, an inherited one included, has a name."""
+    """Return whether a field, an inherited one included, has a name."""
     symbol = info.get(name)
     return symbol is not None and isinstance(symbol.node, Var)
 

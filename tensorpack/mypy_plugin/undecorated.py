@@ -30,7 +30,7 @@ def check_undecorated(ctx: ClassDefContext) -> None:
 
 
 def _own_fields(cls: ClassDef) -> Iterator[str]:
-    """Iterate the names that a class body annotates, class variables left out."""
+    """Yield the names that a class body annotates, class variables left out."""
     for statement in cls.defs.body:
         if not isinstance(statement, AssignmentStmt) or not statement.unanalyzed_type:
             continue
@@ -42,7 +42,7 @@ def _own_fields(cls: ClassDef) -> Iterator[str]:
 
 
 def _is_class_variable(statement: AssignmentStmt, target: NameExpr) -> bool:
-    """Tell whether an annotation is `ClassVar[...]`, analyzed or not."""
+    """Return whether an annotation is `ClassVar[...]`, analyzed or not."""
     if isinstance(target.node, Var) and target.node.is_classvar:
         return True
     written = statement.unanalyzed_type

@@ -24,7 +24,7 @@ _LITERAL = ("typing.Literal", "typing_extensions.Literal")
 def unresolved_name(
     written: Type, checked: CheckedClass, aliases: list[TypeAlias]
 ) -> str | None:
-    """Give the first name in an annotation that the run time cannot resolve.
+    """Return the first name in an annotation that the run time cannot resolve.
 
     What is inside a marker is not resolved there, except inside `Derived`.
 
@@ -47,7 +47,7 @@ def unresolved_name(
 def _first(
     types: Iterable[Type], checked: CheckedClass, aliases: list[TypeAlias]
 ) -> str | None:
-    """Give the first unresolved name in some annotations."""
+    """Return the first unresolved name in some annotations."""
     for tp in types:
         name = unresolved_name(tp, checked, aliases)
         if name is not None:
@@ -58,7 +58,7 @@ def _first(
 def _unresolved_in(
     written: UnboundType, checked: CheckedClass, aliases: list[TypeAlias]
 ) -> str | None:
-    """Give the first unresolved name in `X` or `X[...]`."""
+    """Return the first unresolved name in `X` or `X[...]`."""
     name, args = written.name, written.args
     symbol = checked.api.lookup_qualified(name, written, suppress_errors=True)
     node = symbol.node if symbol else None
@@ -79,7 +79,7 @@ def _unresolved_in(
 
 
 def _is_unresolved(name: str, checked: CheckedClass) -> bool:
-    """Tell whether a module-level name is not there when the class is made."""
+    """Return whether a module-level name is not there when the class is made."""
     symbol = checked.module.names.get(name)
     if symbol is None or symbol.node is None or name in checked.info.names:
         return False

@@ -78,7 +78,7 @@ def test_show_prints_each_field_with_its_role(
         ("images", "list[Tensor] | None", "leaves", "a tensor"),
         ("size", "int", "host", "a host type"),
         ("owner", "HostOnly[object]", "host only", "marked `HostOnly`"),
-        ("total", "Tensor", "cached", "a cached property: walked at run time"),
+        ("total", "Tensor", "cached", "a cached property: a tensor"),
         ("count", "int", "host", "a cached property: a host type"),
     ):
         assert any(all(c in line for c in cells) for line in lines), cells
@@ -232,7 +232,7 @@ def test_show_prints_the_layout_of_a_pack(capsys: pytest.CaptureFixture[str]) ->
 def test_show_says_why_a_module_cannot_be_imported(
     module: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line and exit code 2, whatever ends the import."""
+    """One line and exit code 2, whatever ends the import: it ended the command."""
     code = main(["show", f"{module}:Batch"])
 
     assert 2 == code

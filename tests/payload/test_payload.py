@@ -211,7 +211,7 @@ class TestAlone:
 
         batch = Batch(torch.nn.Parameter(torch.ones(2)))
 
-        assert "Batch(weight=Parameter float32[2] cpu, later='<unset>')" == repr(batch)
+        assert "Batch(weight=Parameter float32[2] cpu, later=<unset>)" == repr(batch)
 
     def test_own_repr_stays(self) -> None:
         """A repr of the class body is not replaced."""

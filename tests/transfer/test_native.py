@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor
 
 from tensorpack.transfer import native as room
@@ -94,7 +94,7 @@ def described(leaf: Any) -> Any:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(leaves=leaves_of(), inference=st.booleans(), grad=st.booleans())
 def test_core_does_what_python_does(
     native: Native, leaves: list[Tensor], inference: bool, grad: bool
@@ -147,12 +147,6 @@ def test_packs_of_the_core_are_bounded(native: Native) -> None:
     assert all(map(torch.equal, leaves, new))
     assert all(leaf.untyped_storage().nbytes() <= 4 << 20 for leaf in new)
     assert {4 << 20, 2 << 20} >= set(sizes)
-
-
-def dual() -> Any:
-    level = torch.autograd.forward_ad.dual_level()
-    level.__enter__()
-    return level
 
 
 LOOKS: dict[str, tuple[Callable[[Tensor], list[Any]], int]] = {
@@ -213,6 +207,18 @@ def test_core_leaves_to_python_what_a_mode_sees(
                 quiet.move(leaves, [])
         else:
             assert [1.0] * 3 == moved(quiet, leaves)[0].tolist()
+
+
+def test_core_works_after_a_fake_mode(native: Native) -> None:
+    """It leaves a key behind that chooses nothing; once that left all to Python."""
+    with torch._subclasses.FakeTensorMode():
+        torch.ones(2) + 1
+    torch._C._set_meta_in_tls_dispatch_include(True)  # noqa: FBT003  # C takes it so
+    inside = core_of(native).look([torch.ones(2)])
+    torch._C._set_meta_in_tls_dispatch_include(False)  # noqa: FBT003
+
+    assert UNSEEN == inside
+    assert 0 == core_of(native).look([torch.ones(2)])
 
 
 def test_core_leaves_transforms_to_python(native: Native) -> None:

@@ -37,13 +37,11 @@ namespace {
 
 constexpr int64_t kAlignment = 256, kLargestPack = 4 << 20, kSmallestRow = 4 << 10;
 
-// Releases the GIL for a scope.
 struct WithoutGil {
   PyThreadState* state = PyEval_SaveThread();
   ~WithoutGil() { PyEval_RestoreThread(state); }
 };
 
-// Owns a reference.
 struct Ref {
   PyObject* object;
   explicit Ref(PyObject* object) : object(object) {
@@ -75,7 +73,9 @@ PyObject* device_context = nullptr;  // the mode of `torch.set_default_device`
 // fake tensors, no transform, no tracer, no forward-mode autograd.
 bool undisturbed() {
   constexpr auto usual = c10::default_included_set;
-  const auto included = c10::impl::tls_local_dispatch_key_set().included_;
+  // Dense names no backend, so alone it chooses nothing; a fake mode leaves it behind.
+  const auto included =
+      c10::impl::tls_local_dispatch_key_set().included_.remove(c10::DispatchKey::Dense);
   if (included != usual && included != usual.remove(c10::DispatchKey::ADInplaceOrView))
     return false;
   const auto modes = at::impl::PythonTorchFunctionTLS::stack_len();
