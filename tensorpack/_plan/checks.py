@@ -22,7 +22,7 @@ from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.spelling import spell
 from tensorpack._rules.markers import PLAN
 from tensorpack._rules.methods import COURTESIES, METHODS
-from tensorpack._rules.refusals import UNFIT, refuse
+from tensorpack._rules.refusals import SHARED_DEFAULT, UNFIT, refuse
 from tensorpack.errors import DefinitionError, Refusal, its_fields
 
 __all__ = [
@@ -301,14 +301,12 @@ def unusable_defaults(cls: type) -> Iterator[Refusal]:
             continue
         value = getattr(value, "_default", value)  # of an `attrs.field`
         if type(value).__hash__ is None:
-            kind = type(value).__name__
-            yield Refusal(
+            yield SHARED_DEFAULT.error(
                 name,
-                text,
-                name,
-                f"has a `{kind}` as its default, which all instances would share",
-                (f"Write `{name}: {text} = attrs.field(factory={_factory(value)})`.",),
-            )
+                kind=type(value).__name__,
+                annotation=text,
+                factory=_factory(value),
+            ).at(name, text)
 
 
 def _factory(value: object) -> str:
