@@ -160,7 +160,6 @@ class TestDynamic:
             torch.nn.Linear(1, 1),
             threading.Lock(),
             len,
-            int,
             torch.UntypedStorage(1),
             iter([1]),
             {torch.ones(1): 1},

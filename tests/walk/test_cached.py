@@ -282,7 +282,7 @@ class TestRecorded:
     def test_a_class_without_any_pays_nothing(self) -> None:
         """Its text is the one that it always was."""
 
-        @payload
+        @payload(slots=True)
         class Batch:
             ids: Tensor
 
@@ -847,7 +847,7 @@ def test_pickle_is_as_it_was() -> None:
         assert expected == record_only(pickle.loads(pickle.dumps(batch)))  # noqa: S301  # ours
 
 
-@payload
+@payload(slots=True)
 class InSlotsBatch:
     ids: Tensor
 
