@@ -114,7 +114,7 @@ def _keyed(self: Any, walk: object, at: str) -> None:
     """Compile the traversal with keys of a class, and run it."""
     plan = type(self).__tensorpack_plan__
     _compile_keyed(plan.cls)
-    plan.compiled["keyed"](self, walk, at)
+    plan.compiled_keyed["keyed"](self, walk, at)
 
 
 def _rebuild(self: Any, build: object) -> object:
@@ -144,16 +144,16 @@ def _compile(cls: Any) -> None:
     if "leaves" not in plan.compiled:
         made = _functions(cls, write(plan), "generated")
         plan.compiled.update(leaves=made["leaves"], rebuild=made["rebuild"])
-    _replace(cls, "leaves", "rebuild")
+    _replace(cls, plan.compiled)
 
 
 def _compile_keyed(cls: Any) -> None:
     """Compile the traversal of a class that hands over each leaf with its key."""
     plan = cls.__tensorpack_plan__
-    if "keyed" not in plan.compiled:
+    if "keyed" not in plan.compiled_keyed:
         made = _functions(cls, write_keyed(plan), "keyed")
-        plan.compiled["keyed"] = made["leaves"]
-    _replace(cls, "keyed")
+        plan.compiled_keyed["keyed"] = made["leaves"]
+    _replace(cls, plan.compiled_keyed)
 
 
 # `torch.compile` runs these two while it traces, and does not look inside.
@@ -169,14 +169,13 @@ def _functions(cls: type, source: Source, title: str) -> dict[str, types.Functio
     )
 
 
-def _replace(cls: Any, *names: str) -> None:
+def _replace(cls: Any, made: Mapping[str, Any]) -> None:
     """Put compiled traversals in place, unless `torch.compile` is tracing.
 
     What that has seen of the class must still hold afterwards.
     """
     if TracingContext.try_get() is None:
-        for name in names:
-            function = cls.__tensorpack_plan__.compiled[name]
+        for name, function in made.items():
             setattr(cls, f"__tensorpack_{name}__", _Compiled(name, function))
 
 

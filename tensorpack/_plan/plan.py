@@ -59,6 +59,8 @@ class ClassPlan:
         stores: names that an instance's `__dict__` may have; None without one.
         hooked: whether the class has a `__payload_prepare__`.
         compiled: the generated traversals by name, once they are compiled.
+        compiled_keyed: the same of the one with keys. Apart, since `torch.compile`
+            takes a dictionary that it has seen to stay as it was.
         by_name: the fields by their names.
         payload_keys: names of the fields that travel.
         host_keys: names of the fields that stay.
@@ -75,6 +77,9 @@ class ClassPlan:
     stores: frozenset[str] | None
     hooked: bool
     compiled: dict[str, Callable[..., object]] = attrs.field(
+        init=False, factory=dict, repr=False
+    )
+    compiled_keyed: dict[str, Callable[..., object]] = attrs.field(
         init=False, factory=dict, repr=False
     )
     by_name: Mapping[str, FieldPlan] = attrs.field(init=False, repr=False)
