@@ -263,7 +263,7 @@ def test_traceback_shows_the_line() -> None:
     except TypeError:
         text = traceback.format_exc()
 
-    assert f'File "<tensorpack generated {__name__}.Forward>", line 5, in' in text
+    assert f'File "<tensorpack generated {__name__}.Forward>", line 6, in' in text
     assert (
         'if (x := self.sampling) is not None: walk.nested(x, at + "sampling")' in text
     )
