@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tensorpack._leaves.streams import StreamId, stream_id
+from tensorpack.testing._delayed import Delayed
 from tensorpack.testing._device import DeviceTensor, getitem, refresh
 from tensorpack.testing._functions import indexed
 from tensorpack.testing._log import Log
@@ -27,6 +28,7 @@ class _World(Protocol):
 
     real: bool
     log: Log
+    delayed: Delayed
 
     def current(self, device: torch.device | None = None) -> StreamId: ...
     def on_device(self, tensor: object) -> bool: ...
@@ -61,6 +63,7 @@ class Call:
                 return is_pinned(self.args[0])
             if func in (_aten._pin_memory.default, _aten.pin_memory.default):
                 return mark_pinned(self.args[0].clone())
+        self._use_host()
         out = func(*self.args, **self.kwargs) if self.world.real else self._on_host()
         self._record(out)
         return out
@@ -82,7 +85,7 @@ class Call:
         kwargs = dict(self.kwargs)
         pinned = kwargs.pop("pin_memory", None) and target in (None, _HOST)
         args, kwargs = tree_map(_to_host, (self.args, kwargs))
-        out = self.func(*args, **kwargs)
+        out = self._compute(target, args, kwargs)
         given = {id(_to_host(x)): x for x in self.flat}
         for tensor in self.devices:
             self._refresh(tensor)
@@ -99,6 +102,36 @@ class Call:
             return mark_pinned(made) if pinned else made
 
         return tree_map(back, out)
+
+    def _compute(self, target: torch.device | None, args: Any, kwargs: Any) -> Any:
+        """Run the operator, or put it off while its stream is held."""
+        is_cuda = target is not None and target.type == "cuda"
+        if not (self.devices or is_cuda) or self._keeps_numbers():
+            return self.func(*args, **kwargs)
+        device = target if target is not None and is_cuda else self.devices[0].device
+        gates = self.world.log.order.gates(self.world.current(device))
+        if not gates:
+            return self.func(*args, **kwargs)
+        # The host waits for numbers of a pageable tensor, not for those of a pinned one.
+        pageable = {
+            id(x)
+            for x in self.flat
+            if not isinstance(x, DeviceTensor) and not is_pinned(x)
+        }
+        written = {id(x) for x in _written(self.func, args, kwargs)}
+        return self.world.delayed.run(
+            self.func,
+            args,
+            kwargs,
+            gates,
+            at_once=lambda x: id(x) in pageable - written,
+        )
+
+    def _keeps_numbers(self) -> bool:
+        """Return whether an operator makes views, or no numbers at all."""
+        if self.func is getitem:
+            return len(self.flat) == 1
+        return _touches_nothing(self.func) or _is_view(self.func)
 
     def _refresh(self, tensor: Any) -> None:
         """Follow a change of a tensor's shape, or of the memory it lies in."""
@@ -145,15 +178,55 @@ class Call:
         if not made and not self.devices:
             return
         stream = self.world.current((made or self.devices)[0].device)
-        accesses = [
-            (call, storage)
-            for call, tensor in self._accesses(out, made)
-            for storage in self._numbers(tensor)
-        ]
-        for call, storage in dict.fromkeys(accesses):
-            self.world.log.add(call, stream, storage)
+        accesses: dict[tuple[str, int], list[Tensor]] = {}
+        for call, tensor in self._accesses(out, made):
+            for storage in self._numbers(tensor):
+                accesses.setdefault((call, storage), []).append(tensor)
+        for (call, storage), tensors in accesses.items():
+            self.world.log.add(
+                call, stream, storage, tensors=tensors, operation=_spelled(self.func)
+            )
+        if self.func in _COPIES:
+            self._copy_host(out, stream)
         if self._blocks(out):
             self.world.log.add_synchronize(stream)
+
+    def _use_host(self) -> None:
+        """Tell the log what the host itself reads and writes."""
+        if _touches_nothing(self.func) or _is_view(self.func):
+            return
+        written = list(_written(self.func, self.args, self.kwargs))
+        for x in self.flat:
+            crosses = self.func in _COPIES and self.devices and is_pinned(x)
+            if x.device.type == "cpu" and not crosses:
+                writes = any(x is w for w in written)
+                self.world.log.host.use(x, writes=writes, operation=_spelled(self.func))
+
+    def _copy_host(self, out: Any, stream: StreamId) -> None:
+        """Tell the log which host memory a copy reads or fills while the host goes on."""
+        if not self._is_asynchronous():
+            return
+        operation = _spelled(self.func)
+        for new, old in self._copied(out):
+            if not self._crosses(new, old):
+                continue
+            fills = self.world.on_device(old)
+            host = new if fills else old
+            if fills and not any(host is x for x in self.flat) and not self.world.real:
+                mark_pinned(host)  # as torch makes it
+            if host.layout is torch.strided and self._is_pinned(host):
+                self.world.log.host.copy(
+                    host, stream, writes=fills, operation=operation
+                )
+
+    def _is_pinned(self, tensor: Tensor) -> bool:
+        return tensor.is_pinned() if self.world.real else is_pinned(tensor)
+
+    def _is_asynchronous(self) -> bool:
+        """Return whether a copy lets the host go on."""
+        if self.func is _aten._to_copy.default:
+            return bool(self.kwargs.get("non_blocking"))
+        return any((*self.args[2:3], self.kwargs.get("non_blocking")))
 
     def _numbers(self, tensor: Tensor) -> list[int]:
         if isinstance(tensor, DeviceTensor):
@@ -209,12 +282,9 @@ class Call:
     def _blocks(self, out: Any) -> bool:
         """Tell whether the host blocks for the current stream."""
         if self.func is _aten._to_copy.default:
-            return self._crosses(out, self.args[0]) and not self.kwargs.get(
-                "non_blocking"
-            )
+            return self._crosses(out, self.args[0]) and not self._is_asynchronous()
         if self.func is _aten.copy_.default:
-            flags = (*self.args[2:3], self.kwargs.get("non_blocking"))
-            return self._crosses(*self.args[:2]) and not any(flags)
+            return self._crosses(*self.args[:2]) and not self._is_asynchronous()
         if self.func is _aten.index.Tensor or self.func is getitem:
             return any(x.dtype is torch.bool for x in self.flat[1:])
         return self.func in _READ_BY_HOST and bool(self.devices)
@@ -223,6 +293,16 @@ class Call:
         """Tell whether a copy goes from the host to the device or back."""
         return self.world.on_device(new) is not self.world.on_device(old)
 
+
+_SAME_MEMORY = (
+    "resize_",
+    "resize_as_",
+    "_unsafe_view",
+    "unsafe_chunk",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
+)
+"""Operators that give the memory that they got, though their schema does not say so."""
 
 _READ_BY_HOST = (
     _aten._local_scalar_dense.default,
@@ -261,6 +341,16 @@ def _touches_nothing(func: Any) -> bool:
 
 
 @functools.cache
+def _is_view(func: Any) -> bool:
+    """Return whether an operator gives other views of the memory that it is given."""
+    if str(func).removeprefix("aten.").partition(".")[0] in _SAME_MEMORY:
+        return True
+    schema = getattr(func, "_schema", None)
+    returns = [] if schema is None else [r.alias_info for r in schema.returns]
+    return any(info is not None and not info.is_write for info in returns)
+
+
+@functools.cache
 def _takes_any(func: Any) -> bool:
     """Tell whether an operator takes tensors of several devices."""
     if not isinstance(func, torch._ops.OpOverload):
@@ -271,6 +361,12 @@ def _takes_any(func: Any) -> bool:
 def _name(func: Any) -> str:
     name: str = func.name()
     return name
+
+
+def _spelled(func: Any) -> str:
+    """Name an operator, or a function that stands for one."""
+    is_operator = isinstance(func, torch._ops.OpOverload)
+    return str(func) if is_operator else str(getattr(func, "__name__", func))
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from tensorpack.testing._host import HostMemory
+
 __all__ = ["Functions", "indexed"]
 
 
@@ -24,14 +26,16 @@ _WHOLE = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 class Functions(TorchFunctionMode):
     """Gives a device its index, before torch asks a driver for it."""
 
-    def __init__(self, run: Callable[[Any, Any, Any], Any]) -> None:
+    def __init__(self, run: Callable[[Any, Any, Any], Any], host: HostMemory) -> None:
         """Make the mode.
 
         Args:
             run: runs a function on host memory, in one piece.
+            host: is told of reads that no operator does.
         """
         super().__init__()
         self._run = run
+        self._host = host
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -45,6 +49,8 @@ class Functions(TorchFunctionMode):
                 kwargs.pop("requires_grad", None)
         if type(func) in _BUILT_IN and func.__name__ in _WHOLE:
             return self._run(func, args, kwargs)
+        if func in _READS and args[0].device.type == "cpu":
+            self._host.use(args[0], writes=False, operation=f"Tensor.{func.__name__}")
         if func is Tensor.to:
             args = tuple(map(indexed, args))
         elif func is Tensor.cuda:
@@ -52,6 +58,7 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
 

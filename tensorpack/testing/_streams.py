@@ -40,6 +40,8 @@ class RecordedStream(torch.Stream):
             new = ids or {"stream_id": world.new_stream_id(), **new}
             self = super().__new__(cls, **new)
         self._world = world
+        if not ids:
+            world.log.name_stream(stream_id(self))
         return self
 
     @property

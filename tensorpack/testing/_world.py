@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensorpack._leaves.storage import inner_tensors
 from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._calls import Call
+from tensorpack.testing._delayed import Delayed
 from tensorpack.testing._device import Block, DeviceTensor
 from tensorpack.testing._functions import Functions
 from tensorpack.testing._log import Log
@@ -31,12 +32,14 @@ class World:
     Attributes:
         log: what its streams were given to do.
         real: whether it is the machine's own accelerator, watched only.
+        delayed: the work of streams that the log holds.
     """
 
     def __init__(self, *, real: bool) -> None:
         self.real = real
         self.log = Log(self.storages)
-        self.functions = Functions(self.call)
+        self.delayed = Delayed(self.log.order)
+        self.functions = Functions(self.call, self.log.host)
         self._storage_numbers = itertools.count()
         self._stream_ids = itertools.count(1)
         self._blocks: weakref.WeakValueDictionary[int, Block] = (
@@ -100,8 +103,17 @@ class World:
             held = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch's
             known = (held, next(self._storage_numbers))
             self._seen[storage._cdata] = known
-            self.log.allocated[known[1]] = self.current(tensor.device)
+            self._watch(storage, known[1], tensor.device)
         return known[1]
+
+    def _watch(
+        self, storage: torch.UntypedStorage, number: int, device: torch.device
+    ) -> None:
+        """Let the log know when a block of the real device is allocated and freed."""
+        stream = self.current(device)
+        self.log.allocate(number, stream)
+        # torch keeps the object of a storage as long as its memory.
+        weakref.finalize(storage, self._freed, stream, number).atexit = False
 
     def claim(self, numbers: Tensor, device: torch.device) -> DeviceTensor:
         """Make the tensor on a device that a host tensor stands for."""
@@ -113,7 +125,7 @@ class World:
         if block is None:
             number = next(self._storage_numbers)
             stream = self.current(device)
-            self.log.allocated[number] = stream
+            self.log.allocate(number, stream)
             block = Block(number, device, storage, stream, self._freed)
             self._blocks[storage._cdata] = block
         return DeviceTensor(numbers, block, self, parts)
