@@ -1,7 +1,20 @@
-"""Skip the tests that need an accelerator where there is none."""
+"""Skip the tests that need an accelerator where there is none, or guard them."""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
+
+from tensorpack.guard import lifetime_guard
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs each test marked `cuda` under the guard."""
+    parser.addoption(
+        "--lifetime-guard",
+        action="store_true",
+        help="fail each test marked `cuda` whose device memory is in danger",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -11,3 +24,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Run a test under the guard, unless it plants a bug or guards itself."""
+    wanted = item.config.getoption("--lifetime-guard")
+    if not wanted or not item.get_closest_marker("cuda"):
+        return (yield)
+    if item.get_closest_marker("unguarded"):
+        return (yield)
+    with lifetime_guard(mode="collect") as report:
+        value = yield
+    if len(report):
+        pytest.fail(f"The guard has found:\n{report}", pytrace=False)
+    return value

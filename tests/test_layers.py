@@ -83,13 +83,13 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def at_run_time(path: Path) -> ast.Module:
-    """Return the tree of a module; of the package's own, without what checkers see.
+    """Return the tree of a module; of a package's own, without what checkers see.
 
-    The package names its public objects once for type checkers, where nothing is
+    A package names its public objects once for type checkers, where nothing is
     imported.
     """
     tree = ast.parse(path.read_text())
-    if path == PACKAGE / "__init__.py":
+    if path.name == "__init__.py":
         tree.body = [node for node in tree.body if not is_for_checkers(node)]
     return tree
 

@@ -1,4 +1,4 @@
-"""The command line: `python -m tensorpack demo / show / check / bench / stubs`."""
+"""The command line: `python -m tensorpack demo / show / check / ...`."""
 
 import argparse
 import importlib
@@ -13,6 +13,7 @@ _COMMANDS = {
     "demo": "serve text with a small language model whose inputs are payloads",
     "show": "print the plan and the generated source of a payload class",
     "check": "import modules and report every payload and every refusal",
+    "guard": "run a script and report memory that is used or freed without order",
     "bench": "measure moving and recording against hand-written loops",
     "stubs": "write the stubs of payload classes",
 }

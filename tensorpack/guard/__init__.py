@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tensorpack.guard.hazards import Hazard as Hazard, Step as Step
     from tensorpack.guard.guarding import lifetime_guard as lifetime_guard
+    from tensorpack.guard.hazards import Hazard as Hazard, Step as Step
     from tensorpack.guard.report import Report as Report
 
 # Imported when first used: the transfer layer asks `queries` only.

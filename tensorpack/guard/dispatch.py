@@ -12,8 +12,8 @@ from tensorpack.guard.operators import (
     Recipe,
     copied,
     given,
-    is_composite,
     is_asynchronous,
+    is_composite,
     recipe_of,
     tensors_in,
 )

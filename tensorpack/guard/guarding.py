@@ -4,7 +4,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -40,14 +40,18 @@ def lifetime_guard(mode: Mode = "raise") -> Iterator[Report]:
     Frees are judged by order, not by luck: a stream that is recorded, waits of the
     stream that the memory was allocated on, and what the host has waited for.
 
-    What it cannot see: kernels that no operator of torch launches (tell them with
-    `report.used`), among them those inside of a region that `torch.compile` has
-    compiled before; collectives, which run on streams of their own; operators of threads
-    that ran before the block; a true answer of `torch.Event.query` or
-    `torch.Stream.query` (those of `torch.cuda` are seen, and those that tensorpack
-    asks); host memory that is read through a pointer or an array made before; memory
-    of a graph's own pool, in so far as the graph uses it itself; allocations of a
-    `MemPool`, which count as if they could get any freed block.
+    What it cannot see:
+
+    - kernels that no operator of torch launches, among them those of a region that
+      `torch.compile` has compiled: tell them with `report.used`;
+    - collectives, which run on streams of their own;
+    - operators of threads that ran before the block (those that are started in it, and
+      backward passes, are seen);
+    - a true answer of `torch.Event.query` or `torch.Stream.query`: those of
+      `torch.cuda` are seen, and those that tensorpack asks;
+    - host memory that is read or written through a pointer, or an array made before;
+    - what a graph does with memory of its own pool during one replay. Allocations of a
+      `MemPool` count as if they could get any freed block.
 
     On a machine without a CUDA device there is nothing to watch, and the block runs as
     it is: `tensorpack.testing.recorded_streams` stands in for a device there.
@@ -100,7 +104,7 @@ def _watched(mode: Mode) -> Iterator[Report]:
         stack.callback(trace.listen, None)
         _tell_known(report.watch)
         stack.enter_context(dispatch())
-        stack.callback(setattr, report.watch, "closed", True)
+        stack.callback(report.watch.close)
         yield report
     deliver()
 
@@ -145,9 +149,10 @@ class _Deliverer:
 
 def _tell_known(watch: Watch) -> None:
     """Tell of the blocks that are there already."""
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    cuda: Any = torch.cuda  # partly untyped
+    if not cuda.is_available() or not cuda.is_initialized():
         return
-    for segment in torch.cuda.memory_snapshot():
+    for segment in cuda.memory_snapshot():
         home = (CUDA, int(segment["device"]), int(segment["stream"]))
         private = tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
         for block in segment["blocks"]:

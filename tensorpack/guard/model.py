@@ -278,7 +278,7 @@ class Model:
     def host_free(
         self, key: Hashable, place: Place = NOWHERE, *, owned: bool = True
     ) -> None:
-        """Take that host memory is given back; torch waits for copies where it owns it."""
+        """Take that host memory is given back: who owns it waits for the copies."""
         flights = self._in_flight(key)
         self._host.pop(key, None)
         for other in () if owned else flights:

@@ -82,10 +82,11 @@ def recipe_of(func: Any) -> Recipe | None:
 @functools.cache
 def is_composite(func: Any) -> bool:
     """Return whether an operator is only made of others."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
+    name: str = func.name()  # type: ignore[no-untyped-call]  # torch's
     key = "CompositeImplicitAutograd"
-    return isinstance(
-        func, torch._ops.OpOverload
-    ) and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -6,8 +6,8 @@ it is behind. Queueing work moves the stream's own hand; an event keeps a copy o
 clock as it is when the event is recorded, and a stream that waits for the event takes
 the later hand of each. The host has a clock too: what it queues is behind everything
 that it has synchronized with. A second one says what the host knows to be done because
-it asked. On a device that proves as much as a synchronization, and the guard counts it as
-one. Recorded streams are done as soon as anybody asks, so there it counts only where
+it asked. On a device that proves as much as a synchronization, and the guard counts it
+as one. Recorded streams are done as soon as anybody asks, so there it counts only where
 the host itself reads, and where the code that asked gives memory back.
 """
 

@@ -53,11 +53,11 @@ def patched(watch: Watch, names: Names, mode: Callable[[], Dispatch]) -> Iterato
 
 
 def _query_event(done: Callable[[object], None]) -> Callable[..., bool]:
-    original = torch.cuda.Event.query
+    original: Any = torch.cuda.Event.query
 
     @functools.wraps(original)
     def query(self: Any) -> bool:
-        found = original(self)
+        found = bool(original(self))
         if found:
             done(self)
         return found
@@ -66,14 +66,14 @@ def _query_event(done: Callable[[object], None]) -> Callable[..., bool]:
 
 
 def _query_stream(watch: Watch) -> Callable[..., bool]:
-    original = torch.cuda.Stream.query
+    original: Any = torch.cuda.Stream.query
 
     @functools.wraps(original)
     def query(self: Any) -> bool:
         # What is queued by other threads while it asks is not part of the answer.
         key = (CUDA, self.device_index, self.cuda_stream)
         before = watch.model.order.mark(key)
-        found = original(self)
+        found = bool(original(self))
         if found:
             watch.post(watch.model.order.finish, before)
         return found
@@ -82,7 +82,7 @@ def _query_stream(watch: Watch) -> Callable[..., bool]:
 
 
 def _new_stream(watch: Watch, names: Names) -> Callable[..., Any]:
-    original = torch.cuda.Stream.__new__
+    original: Any = torch.cuda.Stream.__new__
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         stream = original(cls, *args, **kwargs)

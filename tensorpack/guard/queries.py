@@ -29,6 +29,6 @@ def is_done(event: Event) -> bool:
     """
     done = event.query()
     if done and listeners:
-        for listener in list(listeners):
+        for listener in listeners:
             listener(event)
     return done

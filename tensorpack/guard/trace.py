@@ -18,14 +18,29 @@ __all__ = ["Driver", "Receiver", "listen"]
 class Receiver(Protocol):
     """What is told; events and streams come as the numbers that CUDA has for them."""
 
-    def event_deleted(self, event: int) -> None: ...
-    def event_recorded(self, event: int, stream: int) -> None: ...
-    def event_awaited(self, event: int, stream: int) -> None: ...
-    def event_synchronized(self, event: int) -> None: ...
-    def stream_synchronized(self, stream: int) -> None: ...
-    def device_synchronized(self) -> None: ...
-    def allocated(self, address: int) -> None: ...
-    def freed(self, address: int) -> None: ...
+    def event_deleted(self, event: int) -> None:
+        """Take that an event is gone."""
+
+    def event_recorded(self, event: int, stream: int) -> None:
+        """Take that an event is recorded on a stream."""
+
+    def event_awaited(self, event: int, stream: int) -> None:
+        """Take that a stream waits for an event."""
+
+    def event_synchronized(self, event: int) -> None:
+        """Take that the host waits for an event."""
+
+    def stream_synchronized(self, stream: int) -> None:
+        """Take that the host waits for a stream."""
+
+    def device_synchronized(self) -> None:
+        """Take that the host waits for the current device."""
+
+    def allocated(self, address: int) -> None:
+        """Take that a block is got at an address."""
+
+    def freed(self, address: int) -> None:
+        """Take that a block is given back."""
 
 
 class Driver:
@@ -43,11 +58,12 @@ class Driver:
         """Return CUDA's number for a stream."""
         if isinstance(stream, torch.cuda.Stream):
             return stream.cuda_stream
-        return torch.cuda.Stream(
+        made: torch.cuda.Stream = torch.cuda.Stream(  # type: ignore[no-untyped-call]  # torch's
             stream_id=stream.stream_id,
             device_index=stream.device_index,
             device_type=stream.device_type,
-        ).cuda_stream
+        )
+        return made.cuda_stream
 
     def event_number(self, event: object) -> int:
         """Return CUDA's number for an event; 0 if it was never recorded."""
@@ -67,7 +83,7 @@ def listen(receiver: Receiver | None) -> None:
     global _receiver, _registered  # noqa: PLW0603  # there is one registration
     with _lock:
         if not _registered:
-            if torch.backends.cuda.is_built():
+            if hasattr(torch._C, "_cuda_getDevice"):
                 torch._C._activate_gpu_trace()
             _register()
             _registered = True

@@ -3,8 +3,8 @@
 # Note [inbox]
 torch's callbacks come on any thread, also in the middle of an operator and of a garbage
 collection, and some of them while a lock of an allocator is held. So nothing here
-waits for a lock: what happens is put into an inbox, and whoever can have the model takes
-it from there in order. The order of the inbox is the order of the program's calls.
+waits for a lock: what happens is put into an inbox, and whoever can have the model
+takes it from there in order. The order of the inbox is that of the program's calls.
 """
 
 import itertools
@@ -95,10 +95,14 @@ class Watch:
         self._graphs = Graphs()
         self.closed = False
 
+    def close(self) -> None:
+        """Take that the guard has ended."""
+        self.closed = True
+
     # The inbox. See Note [inbox].
 
     def post(self, handle: Callable[..., None], *args: Any) -> None:
-        """Put something that has happened into the inbox, and look at it if possible."""
+        """Put what has happened into the inbox, and look at it if that is possible."""
         self._inbox.append((handle, args))
         while self._inbox and self._busy.acquire(blocking=False):
             try:
@@ -246,7 +250,7 @@ class Watch:
         self.model.blocks[key] = Block(key, home)
 
     def _region(self, touch: Touch, foreign: Any) -> Region[int]:
-        """Return the block that a tensor lies in; make one where torch has told none."""
+        """Return the block that a tensor lies in; make one where torch told of none."""
         region = self._memory.at(touch.base)
         if region is None:
             key = next(self._keys)
@@ -296,7 +300,7 @@ class Watch:
         self, storage: torch.UntypedStorage, stream: StreamKey, touch: Touch
     ) -> None:
         """Take that a copy from pinned memory, or to it, is under way."""
-        owned = storage.resizable() or not storage.is_shared()
+        owned = not storage.is_shared()
         self.post(self._copy_host, weakref.ref(storage), owned, stream, touch)
 
     def host_used(self, touches: Iterable[Touch]) -> None:

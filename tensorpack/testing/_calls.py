@@ -112,7 +112,7 @@ class Call:
         gates = self.world.log.order.gates(self.world.current(device))
         if not gates:
             return self.func(*args, **kwargs)
-        # The host waits for numbers of a pageable tensor, not for those of a pinned one.
+        # The host waits for the numbers of a pageable tensor.
         pageable = {
             id(x)
             for x in self.flat
@@ -203,7 +203,7 @@ class Call:
                 self.world.log.host.use(x, writes=writes, operation=_spelled(self.func))
 
     def _copy_host(self, out: Any, stream: StreamId) -> None:
-        """Tell the log which host memory a copy reads or fills while the host goes on."""
+        """Tell the log of the host memory of a copy that lets the host go on."""
         if not self._is_asynchronous():
             return
         operation = _spelled(self.func)

@@ -44,9 +44,9 @@ class Order:
     """The clocks of all streams and of the host, and the gates of held streams.
 
     # Note [late synchronization]
-    # That the host synchronizes after a free and before the next allocation may be luck:
-    # another task did, and might have come later. It counts where the code that freed
-    # does it; what other streams wait for always counts. So there are two orders.
+    # That the host synchronizes after a free and before the next allocation may be
+    # luck: another task did, and might have come later. It counts where the code that
+    # freed does it; what streams wait for always counts. So there are two orders.
 
     Attributes:
         changed: held while the order changes; told when a gate opens.

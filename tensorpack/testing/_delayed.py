@@ -90,7 +90,7 @@ class Delayed:
         places = [x.detach() for x in made]  # one of them may get another shape
 
         def later() -> None:
-            found = [x for x in _tensors(func(*args, **kwargs))]
+            found = _tensors(func(*args, **kwargs))
             new = [
                 x for x in found if not any(x is y for y in _tensors((args, kwargs)))
             ]

@@ -10,7 +10,7 @@ from tensorpack.guard.blocks import Shaped
 from tensorpack.guard.model import Model, Use
 from tensorpack.guard.places import here
 from tensorpack.testing._clocks import Order
-from tensorpack.testing._extents import extent_of
+from tensorpack.testing._uses import extent_of
 
 __all__ = ["HostMemory"]
 

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack._rules.markers import Marker
-from tensorpack.guard.blocks import Access, Shaped
+from tensorpack.guard.blocks import Access
 from tensorpack.guard.hazards import Hazard
-from tensorpack.guard.model import Model, Use
+from tensorpack.guard.model import Model
 from tensorpack.guard.places import Place, here
 from tensorpack.testing._clocks import Clock, Mark, Order
-from tensorpack.testing._extents import extent_of
 from tensorpack.testing._host import HostMemory
 from tensorpack.testing._oracle import Found, Search
-from tensorpack.testing._proofs import USES, WRITES, not_handed_over
+from tensorpack.testing._proofs import USES, not_handed_over
+from tensorpack.testing._uses import uses_of
 
 __all__ = ["Entry", "Log", "is_under", "owed"]
 
@@ -369,26 +369,6 @@ class Log:
     def __str__(self) -> str:
         """Write one line for each entry."""
         return "\n".join(map(_line, self.entries))
-
-
-def uses_of(
-    call: str, tensors: Sequence[Tensor], operation: str, place: Place
-) -> list[Use]:
-    """Tell the model what an operator does with the tensors of one block."""
-    writes, by_host = call in WRITES, call == "fetch"
-    if not tensors:
-        return [Use(writes, operation, place=place, by_host=by_host)]
-    return [
-        Use(
-            writes,
-            operation,
-            Shaped(tensor.dtype, tuple(tensor.shape), tensor.device),
-            place,
-            extent_of(tensor),
-            by_host,
-        )
-        for tensor in tensors
-    ]
 
 
 def _line(entry: Entry) -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import torch
 
 from tensorpack.errors import HandoffError
+from tensorpack.guard.queries import is_done
 
 __all__ = ["Poller"]
 
@@ -72,7 +73,7 @@ class Poller:
 
     def all_done(self, events: Iterable[torch.Event]) -> bool:
         """Tell whether events are done; while paused, say no."""
-        return not self.paused_by and all(event.query() for event in events)
+        return not self.paused_by and all(is_done(event) for event in events)
 
     async def until(self, events: Sequence[torch.Event]) -> None:
         """Wait for events without blocking the running loop."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tensorpack._leaves.streams import Streams
+from tensorpack.guard.queries import is_done
 from tensorpack.transfer.layout import in_forward_mode, is_plain
 
 __all__ = ["PinnedPool", "Stager"]
@@ -46,7 +47,7 @@ class PinnedPool:
     def take(self, count: int, dtype: torch.dtype) -> Tensor:
         """Give a row of items that no copy reads any more."""
         kept = self._free.get((count, dtype))
-        if kept and kept[0][0].query():
+        if kept and is_done(kept[0][0]):
             memory = kept.popleft()[1]
             self._nbytes -= memory.nbytes
             return memory
@@ -159,7 +160,7 @@ class Stager:
             return self._ring[-1]
         slot = self._ring.popleft()
         self._ring.append(slot)
-        if slot.free_after is not None and not slot.free_after.query():
+        if slot.free_after is not None and not is_done(slot.free_after):
             self.waits += 1
             slot.free_after.synchronize()
         slot.used = 0

@@ -1,4 +1,4 @@
-"""The programs on recorded streams: the kit finds each bug, and accuses no right one."""
+"""The programs on recorded streams: each bug is found, no right one is accused."""
 
 import pytest
 from guard.programs import RIGHT, WRONG, line_in_danger
