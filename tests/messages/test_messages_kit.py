@@ -154,6 +154,15 @@ def written_again() -> None:
         log.assert_handed_over({"ids": ids}, forward)
 
 
+def filled_without_a_wait() -> None:
+    with recorded_streams() as log:
+        own, copies = there(), torch.cuda.Stream()
+        with copies:
+            own.zero_()
+        own.sum()
+        log.assert_handed_over({"ids": own}, torch.cuda.default_stream())
+
+
 def not_moved() -> None:
     with recorded_streams() as log:
         log.assert_handed_over({"ids": torch.ones(2)}, torch.cuda.Stream())
@@ -211,6 +220,10 @@ MACHINE: list[tuple[Callable[[], object], str]] = [
     (
         not_moved,
         "The payload has no leaf on a device. Give what `wait` returned.",
+    ),
+    (
+        filled_without_a_wait,
+        "`['ids']` is used before the stream waits for its copy.",
     ),
     (
         written_again,
