@@ -1,11 +1,15 @@
-"""Skip the tests that need an accelerator where there is none, or guard them."""
+"""Skip or guard tests of accelerators, and build what several folders compare."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from tensorpack.guard import lifetime_guard
+
+if TYPE_CHECKING:
+    from tensorpack.transfer.native import Native
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,3 +43,18 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if len(report):
         pytest.fail(f"The guard has found:\n{report}", pytrace=False)
     return value
+
+
+@pytest.fixture(scope="session")
+def native() -> "Native":
+    """Build the compiled core if it is not there; skip where this machine cannot."""
+    from tensorpack.transfer import native as room  # noqa: PLC0415  # for few tests
+
+    try:
+        path = room.location() if room.location().exists() else room.build()
+    except room.BuildError as error:
+        pytest.skip(str(error))
+    found = room._load(path)
+
+    assert found is not None
+    return found

@@ -19,13 +19,12 @@ ALLOWED: dict[str, set[str]] = {
     "_rules": {"errors"},
     "_leaves": {"errors", "_rules"},
     "_plan": {"errors", "_rules", "_leaves"},
-    "_codegen": {"_rules", "_leaves", "_plan"},
     "_walk": {"errors", "_rules", "_leaves", "_plan"},
+    "_codegen": {"_rules", "_leaves", "_plan", "_walk"},
     "integrations": {"errors", "_rules", "_leaves", "_plan", "_walk"},
     "_repr": set(),
     "_functions": {"errors", "_rules", "_leaves", "_plan", "_walk", "integrations"},
-    "_refusals": {"errors", "_rules", "_plan"},
-    "_install": {"_rules", "_leaves", "_plan", "_codegen", "_walk"},
+    "_install": {"errors", "_rules", "_leaves", "_plan", "_codegen", "_walk"},
     "_payload": {
         "errors",
         "_rules",
@@ -35,12 +34,13 @@ ALLOWED: dict[str, set[str]] = {
         "integrations",
         "_repr",
         "_functions",
-        "_refusals",
         "_install",
     },
     # The transfer layer knows walks and leaves, never plans.
     "transfer": {"errors", "guard", "_leaves", "_codegen", "_walk", "_functions"},
-    "mypy_plugin": {"_rules"},
+    "mypy_plugin": {"errors", "_rules"},
+    # The audit reads text: neither torch nor anything of the package.
+    "_audit": set(),
     "__init__": set(),
 }
 """Each folder and top-level module, after those that it may import.
@@ -170,8 +170,16 @@ def test_table_goes_one_way() -> None:
 def test_mypy_plugin_imports_neither_torch_nor_attrs() -> None:
     """A run of mypy does not pay for the import of torch."""
     for path in MODULES:
-        if room(dotted(path)) == "mypy_plugin":
+        if room(dotted(path)) in ("mypy_plugin", "_rules", "errors"):
             assert set() == top_level(path) & {"torch", "attrs", "attr"}, path
+
+
+def test_rules_import_the_standard_library_alone() -> None:
+    """What a type means needs neither torch nor attrs, so both readers can ask it."""
+    for path in MODULES:
+        if room(dotted(path)) in ("_rules", "errors"):
+            foreign = top_level(path) - {PACKAGE.name} - sys.stdlib_module_names
+            assert set() == foreign, path
 
 
 @each_module
@@ -200,3 +208,57 @@ def test_module_is_short_enough_to_know(path: Path) -> None:
 def test_module_has_a_name_of_its_own(path: Path) -> None:
     """What two modules need belongs to the lower one, not to a module of leftovers."""
     assert "utils" not in dotted(path).replace("_", ".").split(".")
+
+
+LONGEST_SHARED_TEXT = 9
+
+TEXT_ELSEWHERE = {
+    ("_audit.method_rules", "_audit.walker_rules"),
+    ("_cli.show", "_cli.stubs"),
+}
+"""Pairs of modules whose texts are the business of one command."""
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """Yield the texts of a module that are not documentation, each hole as `{}`."""
+    tree = ast.parse(path.read_text())
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+    }
+    parts = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+        if part is not node
+    }
+    for node in ast.walk(tree):
+        if id(node) in documentation | parts:
+            continue
+        match node:
+            case ast.Constant(value=str(text)):
+                yield text
+            case ast.JoinedStr(values=values):
+                yield "".join(
+                    str(value.value) if isinstance(value, ast.Constant) else "{}"
+                    for value in values
+                )
+
+
+def test_no_text_stands_in_two_modules() -> None:
+    """What is said in two places would come to differ: ten words are in one module."""
+    found: dict[str, set[str]] = {}
+    for path in MODULES:
+        name = dotted(path).removeprefix(f"{PACKAGE.name}.")
+        for text in texts_of(path):
+            words = text.split()
+            for start in range(len(words) - LONGEST_SHARED_TEXT):
+                run = " ".join(words[start : start + LONGEST_SHARED_TEXT + 1])
+                found.setdefault(run, set()).add(name)
+    shared = {
+        run: names
+        for run, names in found.items()
+        if len(names) > 1 and tuple(sorted(names)) not in TEXT_ELSEWHERE
+    }
+
+    assert {} == shared

@@ -1,4 +1,4 @@
-"""The command line: `python -m tensorpack demo / show / check / ...`."""
+"""The command line: `python -m tensorpack demo / show / check / bench / ...`."""
 
 import argparse
 import importlib
@@ -14,8 +14,9 @@ _COMMANDS = {
     "show": "print the plan and the generated source of a payload class",
     "check": "import modules and report every payload and every refusal",
     "guard": "run a script and report memory that is used or freed without order",
+    "audit": "find fields that hand-written methods forget, from source text alone",
     "bench": "measure moving and recording against hand-written loops",
-    "stubs": "write the stubs of payload classes",
+    "native": "build the compiled core of transfers",
 }
 
 

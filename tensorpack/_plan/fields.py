@@ -1,49 +1,43 @@
 """Class -> `ClassPlan`: the fields, who declared each, and what it means."""
 
-import contextlib
 import dataclasses
 import inspect
-import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
 from tensorpack._plan.annotations import node_of
-from tensorpack._plan.classes import (
-    CachedProperty,
-    Declared,
-    cached_names,
-    cached_properties,
+from tensorpack._plan.cached import CachedProperty, cached_names, cached_properties
+from tensorpack._plan.checks import (
+    check_content,
+    check_descriptor,
     check_names,
-    declared_fields,
     is_dunder,
+    shared_leaves,
     slots_apart,
-    stores_of,
 )
 from tensorpack._plan.generics import Bindings, bindings_of
-from tensorpack._plan.leftovers import check_content, shared_leaves
+from tensorpack._plan.makers import Declared, declared_fields, maker_of
 from tensorpack._plan.namespace import (
     Context,
     Namespace,
     Unresolved,
     own_annotations,
     returned_by,
-    spell,
 )
 from tensorpack._plan.plan import ClassPlan, FieldPlan
-from tensorpack._plan.remedies import RefusedError, refuse
+from tensorpack._plan.spelling import spell
+from tensorpack._rules import refusals as reasons
 from tensorpack._rules.markers import PLAN, Marker
 from tensorpack._rules.nodes import (
-    Cached,
-    Guard,
-    Kept,
+    CachedNode,
+    DerivedNode,
     Node,
-    Reset,
-    Shadowed,
-    Walked,
+    PropertyNode,
     children,
 )
+from tensorpack._rules.refusals import RefusedError, refuse
 from tensorpack.errors import LifetimeError, Refusal
 
 __all__ = ["plan_class"]
@@ -51,15 +45,15 @@ __all__ = ["plan_class"]
 
 def plan_class(
     cls: type,
-    enclosing: Mapping[str, object],
+    namespace: Namespace,
     corrections: Mapping[str, object],
     notes: tuple[str, ...],
 ) -> ClassPlan:
-    """Describe a class that attrs, `dataclasses` or msgspec has made.
+    """Return the plan of a class that attrs, `dataclasses` or msgspec has made.
 
     Args:
         cls: the class.
-        enclosing: names of the function around the class, if any.
+        namespace: where its own annotations are looked up.
         corrections: annotations that replace those of the class, by field.
         notes: what a reader of the plan should know.
 
@@ -70,7 +64,7 @@ def plan_class(
     declared = {field.name: field for field in declared_fields(cls)}
     check_names(cls, declared, corrections)
     check_content(cls, declared)
-    bases = _Bases.of(cls, enclosing, corrections)
+    bases = _Bases.of(cls, namespace, corrections)
     fields: list[FieldPlan] = []
     refusals: list[Refusal] = []
     for field in declared.values():
@@ -79,22 +73,37 @@ def plan_class(
         except RefusedError as error:
             text = spell(_written(field, bases)[1])
             refusals.append(error.at(field.name, text))
-    refusals.extend(_orphans(cls, declared, bases))
+    caches: list[FieldPlan] = []
+    for cached in _cached(cls, declared):
+        try:
+            caches.append(_cached_plan(cached, bases))
+        except RefusedError as error:
+            refusals.append(error.at(cached.name, spell(_returned(cached, bases)[1])))
+    refusals.extend(_orphans(cls, declared, bases.context))
     refusals.extend(shared_leaves(cls, declared))
     refusals.extend(slots_apart(cls, declared))
+    namespace.forget()
     if refusals:
         raise LifetimeError(cls=cls.__qualname__, refusals=refusals)
     return ClassPlan(
         cls=cls,
-        fields=tuple(fields),
-        cached=tuple(_cached(cls, fields, bases)),
-        assigns=getattr(cls, "__setattr__") is object.__setattr__,  # noqa: B009  # typed apart
-        stores=stores_of(cls, declared),
-        hooked=hasattr(cls, "__payload_prepare__"),
-        notes=notes,
-        namespace=bases.context(cls).namespace,
+        namespace=namespace,
         corrections=corrections,
+        notes=notes,
+        made_by=plan_class,
+        fields=tuple(fields),
+        cached=tuple(caches),
+        assigns=getattr(cls, "__setattr__") is object.__setattr__,  # noqa: B009  # typed apart
+        stores=_stores_of(cls, declared),
+        hooked=hasattr(cls, "__payload_prepare__"),
     )
+
+
+def _stores_of(cls: type, declared: Mapping[str, object]) -> frozenset[str] | None:
+    """Return the names that an instance's `__dict__` may have; None without one."""
+    if cls.__dictoffset__ == 0:
+        return None
+    return frozenset({*declared, *cached_names(cls), "__orig_class__"})
 
 
 @attrs.frozen
@@ -111,7 +120,7 @@ class _Bases:
     def of(
         cls,
         decorated: type,
-        enclosing: Mapping[str, object],
+        namespace: Namespace,
         corrections: Mapping[str, object],
     ) -> "_Bases":
         """Look through a class and its bases; the first in their order counts."""
@@ -123,12 +132,12 @@ class _Bases:
             if base is decorated:
                 corrected[base] = corrections
             owners |= dict.fromkeys((*own_annotations(base), *corrected[base]), base)
-        own = Context(Namespace.of(decorated, enclosing), decorated)
+        own = Context(namespace, decorated)
         bindings = bindings_of(decorated, own)
         return cls(decorated, owners, corrected, bindings, {decorated: own})
 
     def context(self, owner: type) -> Context:
-        """Give the context for reading the annotations of a base."""
+        """Return the context for reading the annotations of a base."""
         if owner not in self.contexts:
             plan: ClassPlan | None = vars(owner).get(PLAN)
             own = self.contexts[self.cls]
@@ -141,7 +150,7 @@ class _Bases:
 
 
 def _written(field: Declared, bases: _Bases) -> tuple[type, object]:
-    """Give the class whose annotation of a field counts, and the annotation."""
+    """Return the class whose annotation of a field counts, and the annotation."""
     owner = bases.owners.get(field.name, bases.cls)
     corrections = bases.corrections[owner]
     if field.name in corrections:
@@ -150,13 +159,15 @@ def _written(field: Declared, bases: _Bases) -> tuple[type, object]:
 
 
 def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
-    """Describe one field."""
+    """Return the plan of one field."""
     owner, annotation = _written(field, bases)
     attribute = inspect.getattr_static(bases.cls, field.name, None)
     _check_cached(field, owner, annotation, bases.cls)
+    if attribute is field.body:
+        attribute = None
     if isinstance(attribute, property):
-        return FieldPlan(field.name, Shadowed(), spell(annotation))
-    _check_descriptor(field.name, attribute)
+        return FieldPlan(field.name, PropertyNode(), spell(annotation))
+    check_descriptor(field.name, attribute)
     inherited = _inherited(field, owner, bases)
     if inherited is None:
         return _read(field, annotation, bases.context(owner))
@@ -170,55 +181,51 @@ def _check_cached(field: Declared, owner: type, annotation: object, cls: type) -
     """
     above = cls.__mro__[: cls.__mro__.index(owner) + 1]
     names = (c.name for c in cached_properties(cls) if c.owner in above)
-    if field.computed or field.name in names:
+    if field.name in names:
         refuse(
             spell(annotation),
-            "is the type of a field, and a cached property has its name, so nobody can "
-            "tell which of them a twin keeps",
+            "is the type of a field, and a cached property has the same name, so a "
+            "copy could keep only one of the two",
             "Keep one of them.",
         )
 
 
-def _cached(cls: type, fields: list[FieldPlan], bases: _Bases) -> Iterator[FieldPlan]:
-    """Describe the cached properties of a class, each place of a value once."""
+def _cached(cls: type, declared: Mapping[str, object]) -> Iterator[CachedProperty]:
+    """Iterate the cached properties that have a place for a value, each place once."""
     done: set[tuple[str, object]] = set()
-    stored = {f.name for f in fields if not isinstance(f.node, Shadowed)}
+    stored = {
+        name
+        for name in declared
+        if not isinstance(inspect.getattr_static(cls, name, None), property)
+    }
     for cached in cached_properties(cls):
         place = cached.name, cached.slot
         nowhere = cached.slot is None and cls.__dictoffset__ == 0
         if place not in done and cached.name not in stored and not nowhere:
             done.add(place)
-            yield _cached_plan(cached, bases)
+            yield cached
 
 
-def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
-    """Describe a cached property: its return annotation tells only where not to look.
-
-    What is there is judged by its own types: it is never moved, so nothing has to be
-    known of it beforehand.
-    """
+def _returned(cached: CachedProperty, bases: _Bases) -> tuple[type, object]:
+    """Return the class whose annotation of a cached property counts, and that."""
     owner, annotation = cached.owner, returned_by(cached.function)
     for base in bases.cls.__mro__:
         if cached.name in bases.corrections[base]:
-            owner, annotation = base, bases.corrections[base][cached.name]
-        if base in (owner, cached.owner):
+            return base, bases.corrections[base][cached.name]
+        if base is cached.owner:
             break
-    node: Node = Walked()
-    with contextlib.suppress(RefusedError):
-        read = node_of(annotation, bases.context(owner))
-        node = read if isinstance(read, Kept) or _is_marked(read) else node
-    return FieldPlan(cached.name, Cached(node, cached.slot), spell(annotation))
+    return owner, annotation
 
 
-def _is_marked(node: Node) -> bool:
-    """Tell whether a part of an annotation is marked to stay where it is."""
-    if isinstance(node, Kept):
-        return node.guard is not Guard.TENSOR
-    return any(map(_is_marked, children(node)))
+def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
+    """Describe a cached property by what it returns, as a `Derived` field."""
+    owner, annotation = _returned(cached, bases)
+    node = CachedNode(node_of(annotation, bases.context(owner)), cached.slot)
+    return FieldPlan(cached.name, node, spell(annotation))
 
 
 def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:
-    """Take a field from the plan of the base that declared it.
+    """Return a field from the plan of the base that declared it.
 
     The base has read its annotation where its names were known. It is read again only
     where this class binds type variables of the base.
@@ -229,7 +236,7 @@ def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:
         plan: ClassPlan | None = vars(base).get(PLAN)
         if plan is not None and issubclass(base, owner):
             found = plan.by_name.get(field.name)
-            if found is not None and not isinstance(found.node, Shadowed):
+            if found is not None and not isinstance(found.node, PropertyNode):
                 return found
     return None
 
@@ -238,36 +245,40 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     """Read the annotation of one field."""
     text = spell(annotation)
     if annotation is None and field.unannotated:
-        refuse(field.name, "has no annotation", f"Write `{field.name}: Tensor`, say.")
+        reasons.NO_ANNOTATION.refuse(field.name)
     inner = _derived_from(ctx.namespace.evaluate(annotation))
     if inner is None:
         node = node_of(annotation, ctx)
+        _check_depth(node, text)
     elif field.default is None:
-        refuse(
-            text,
-            "needs a default, which a moved copy gets in its place",
-            f"Write `{field.name}: {text} = None`.",
-        )
+        reasons.NO_DEFAULT.refuse(text, field=field.name)
+    elif field.reads_self:
+        reasons.COMPUTED_DEFAULT.refuse(text, field=field.name)
     else:
-        node = Reset(node_of(inner, ctx))
+        node = DerivedNode(node_of(inner, ctx))
     return FieldPlan(field.name, node, text, field.may_lack, field.default)
 
 
-def _check_descriptor(name: str, attribute: object) -> None:
-    """Refuse a field whose reading would run code."""
-    kind = type(attribute)
-    if hasattr(kind, "__set__") and not isinstance(
-        attribute, (types.MemberDescriptorType, types.GetSetDescriptorType)
-    ):
+_DEEPEST = 16  # Python compiles no more than 20 loops inside one another
+
+
+def _check_depth(node: Node, text: str) -> None:
+    """Refuse containers inside one another that are too many to be walked by loops."""
+    level, depth = [node], 0
+    while level:
+        level = [child for one in level for child in children(one)]
+        depth += 1
+    if depth - 1 > _DEEPEST:
         refuse(
-            name,
-            f"is a descriptor (`{kind.__name__}`), so reading it runs code",
-            "Keep the value in a plain field.",
+            text,
+            f"has {depth - 1} types inside one another, and {_DEEPEST} are the most",
+            "Give the inner ones a class of their own, decorated with `@payload`.",
+            "Or write `Dynamic[...]` around the inner ones.",
         )
 
 
 def _derived_from(tp: object) -> object | None:
-    """Give `T` of `Derived[T]`, else None."""
+    """Return `T` of `Derived[T]`, else None."""
     if typing.get_origin(tp) is typing.Annotated:
         inner, *metadata = typing.get_args(tp)
         if [m for m in metadata if isinstance(m, Marker)] == [Marker.DERIVED]:
@@ -280,57 +291,48 @@ _NO_FIELDS = (object, typing.Generic, typing.Protocol)
 
 
 def _orphans(
-    cls: type, declared: Mapping[str, object], bases: _Bases
+    cls: type,
+    declared: Mapping[str, Declared],
+    context: Callable[[type], Context],
 ) -> Iterator[Refusal]:
-    """Refuse annotations in the class's bases that are no fields of it."""
+    """Yield annotations in a class and its bases that are not fields of it.
+
+    Args:
+        cls: the class.
+        declared: its fields.
+        context: returns where the annotations of a base were written.
+    """
     known = {*declared, *cached_names(cls)}  # attrs annotates what it caches
     for base in reversed(cls.__mro__):
         if base in _NO_FIELDS or vars(base).get("_is_protocol"):
             continue
         for name, annotation in own_annotations(base).items():
-            if name not in known and not is_dunder(name):
-                refusal = _orphan(cls, base, name, annotation, bases)
-                if refusal is not None:
-                    yield refusal
+            if name in known or is_dunder(name):
+                continue
+            tp = context(base).namespace.evaluate(annotation)
+            if not _is_no_attribute(tp):
+                yield _orphan(cls, base, name, spell(annotation))
 
 
-def _orphan(
-    cls: type, base: type, name: str, annotation: object, bases: _Bases
-) -> Refusal | None:
-    """Refuse an annotation that is no field, unless it is a class variable's."""
-    ctx = bases.context(base)
-    tp = ctx.namespace.evaluate(annotation)
+def _is_no_attribute(tp: object) -> bool:
+    """Return whether an annotation declares something that instances do not keep."""
     if typing.ClassVar in (tp, typing.get_origin(tp)) or tp is dataclasses.KW_ONLY:
-        return None
-    text = spell(annotation)
-    if isinstance(tp, Unresolved) and "ClassVar" in tp.text:
-        return None
-    if isinstance(tp, dataclasses.InitVar):
-        try:
-            node_of(tp, ctx)
-        except RefusedError as error:
-            return error.at(name, text)
-    return Refusal(
-        name,
-        text,
-        text,
-        f"is annotated in `{base.__name__}` but is no field of `{cls.__name__}`, "
-        "so its value would be lost",
-        (
-            _how_to_be_field(cls, base, name, text),
-            f"Or write `ClassVar[{text}]` if it belongs to the class.",
-        ),
+        return True
+    if tp is dataclasses.InitVar or isinstance(tp, dataclasses.InitVar):
+        return True  # a moved copy is made without `__init__`
+    return isinstance(tp, Unresolved) and any(
+        word in tp.text for word in ("ClassVar", "InitVar")
     )
 
 
-def _how_to_be_field(cls: type, base: type, name: str, text: str) -> str:
-    """Say what makes a field of an annotation, by what made the classes."""
-    if base is cls:
-        return f"Write `{name}: {text} = attrs.field(...)`, as for the other fields."
-    if "__attrs_attrs__" in vars(base):
-        return f"Decorate `{cls.__name__}` with `@attrs.define` under `@payload`."
-    if "__dataclass_fields__" in vars(base):
-        return (
-            f"Decorate `{cls.__name__}` with `@dataclasses.dataclass` under `@payload`."
-        )
-    return f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."
+def _orphan(cls: type, base: type, name: str, text: str) -> Refusal:
+    """Return the refusal of an annotation that is not a field."""
+    maker = maker_of(base)
+    return reasons.lost_field(
+        name,
+        text,
+        owner=base.__name__,
+        cls=cls.__name__,
+        is_own=base is cls,
+        maker=maker.name if maker is not None else "",
+    ).at(name, text)

@@ -1,7 +1,6 @@
-"""A class's own annotations, with placeholders for names that nobody knows (yet)."""
+"""Looks up the names in a class's annotations; unknown ones become placeholders."""
 
 import builtins
-import re
 import sys
 import types
 import typing
@@ -10,6 +9,9 @@ from typing import Any
 
 import attrs
 
+from tensorpack._plan.spelling import WrittenOnly, spell
+from tensorpack._rules.markers import Marker
+
 __all__ = [
     "Context",
     "Namespace",
@@ -17,29 +19,28 @@ __all__ = [
     "Unresolved",
     "own_annotations",
     "returned_by",
-    "spell",
 ]
 
 
-class Placeholder:
-    """Stands for a name that could not be resolved, inside any annotation.
+class Placeholder(WrittenOnly):
+    """Takes the place of a name that could not be resolved, inside any annotation.
 
     It survives what annotations do with a type: `X | None`, `list[X]`, `X.Y`, `X[int]`.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __getattr__(self, name: str) -> "Placeholder":
         if name.startswith("__"):
             raise AttributeError(name)
-        return Placeholder(f"{self.name}.{name}")
+        return Placeholder(f"{self.text}.{name}")
 
     def __getitem__(self, item: object) -> "Placeholder":
-        return Placeholder(f"{self.name}[{spell(item)}]")
+        return Placeholder(f"{self.text}[{spell(item)}]")
 
     def __call__(self, *_: object, **__: object) -> typing.NoReturn:
-        msg = f"the name `{self.name}` is not known"
+        msg = f"the name `{self.text}` is not known"
         raise TypeError(msg)
 
     def __or__(self, other: Any) -> Any:
@@ -49,81 +50,135 @@ class Placeholder:
         return typing.Union[other, self]  # noqa: UP007  # `|` is being defined here
 
     def __repr__(self) -> str:
-        return self.name
+        return self.text
 
 
 @attrs.frozen
-class Unresolved:
-    """An annotation whose evaluation failed, with the reason."""
+class Unresolved(WrittenOnly):
+    """An annotation whose evaluation failed.
+
+    Attributes:
+        text: the annotation as written.
+        error: what was raised; empty for a name that refers to itself.
+    """
 
     text: str
-    reason: str
+    error: str = ""
 
 
 class _Scope(dict[str, object]):
     """Looks names up from the inside out; an unknown one is a placeholder."""
 
-    def __init__(self, *levels: Mapping[str, object]) -> None:
+    def __init__(self, asked: set[str], *levels: Mapping[str, object]) -> None:
         super().__init__()
+        self._asked = asked
         self._levels = levels
 
     def __missing__(self, name: str) -> object:
+        self._asked.add(name)
         for level in self._levels:
             if name in level:
                 return level[name]
         return Placeholder(name)
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Namespace:
     """Where the annotations of one class look their names up.
 
+    A plan keeps its namespace, and may be pickled with the class. So this holds no
+    module's globals: they are looked up when a name is.
+
     Attributes:
-        scope: every name, from the inside out.
+        owner: the class.
         enclosing: the names of the functions around the class.
-        home: the module and the functions in which the class stands.
+        asked: the names that were looked up, for this class and others of its module.
+        sent: names of the module, where the class was sent by value without it.
     """
 
-    scope: Mapping[str, object]
+    owner: type
     enclosing: Mapping[str, object]
-    home: tuple[str, str]
+    asked: set[str] = attrs.field(factory=set, repr=False)
+    sent: Mapping[str, object] = attrs.field(factory=dict, repr=False)
+    _scope: Mapping[str, object] | None = attrs.field(default=None, repr=False)
 
     @classmethod
     def of(cls, owner: type, enclosing: Mapping[str, object]) -> "Namespace":
-        """Make the namespace of a class.
+        """Return the namespace of a class.
 
-        Order: the types that stand in the class body, the class's own name, the
-        enclosing function's names, the module's, the builtins. Of the class body only
-        types count: its other names are defaults and slot descriptors of fields, and
-        a field called `float` must not hide the type. Of the function too: a plan
-        lives as long as its class, and must not keep the function's tensors alive.
+        Of the names around it only types count: a plan lives as long as its class, and
+        must not keep the function's tensors alive.
         """
-        module = sys.modules.get(owner.__module__)
-        fields = own_annotations(owner)
-        body = {
-            name: value
-            for name, value in vars(owner).items()
-            if name not in fields and _is_inner_type(value)
-        }
-        around = {n: v for n, v in enclosing.items() if _may_be_type(v)}
-        parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}
-        own = {owner.__name__: owner}
-        glob = vars(module) if module is not None else {}
-        scope = _Scope(parameters, body, own, around, glob, vars(builtins))
-        return cls(scope, around, _home(owner))
+        return cls(owner, {n: v for n, v in enclosing.items() if _may_be_type(v)})
+
+    def forget(self) -> None:
+        """Drop what serves a quick look-up only: the names of the module."""
+        self._scope = None
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        """Keep the class, and those names around it that were asked for.
+
+        Where it arrives, its module may be another: `__main__` is.
+        """
+        around, glob = (
+            {
+                name: names[name]
+                for name in sorted(self.asked & names.keys())
+                if _may_be_type(names[name])
+            }
+            for names in (self.enclosing, {**self.sent, **self._globals()})
+        )
+        return Namespace, (self.owner, around, self.asked, glob)
+
+    def _globals(self) -> Mapping[str, object]:
+        """Return the names of the module."""
+        module = sys.modules.get(self.owner.__module__)
+        return vars(module) if module is not None else {}
+
+    @property
+    def home(self) -> tuple[str, str]:
+        """The module of the class and the functions around it."""
+        return _home(self.owner)
+
+    @property
+    def scope(self) -> Mapping[str, object]:
+        """Every name, from the inside out.
+
+        Order: the types in the class body, the class's own name, the enclosing
+        function's names, the module's, the builtins. Of the class body only types
+        count: its other names are defaults and slot descriptors of fields, and a field
+        called `float` must not hide the type.
+        """
+        if self._scope is None:
+            owner = self.owner
+            fields = own_annotations(owner)
+            body = {
+                name: value
+                for name, value in vars(owner).items()
+                if name not in fields and _is_inner_type(value)
+            }
+            parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}
+            own = {owner.__name__: owner}
+            inner = (parameters, body, own, self.enclosing)
+            outer = (self.sent, self._globals(), vars(builtins))
+            self._scope = _Scope(self.asked, *inner, *outer)
+        return self._scope
 
     def beside(self, other: type) -> "Namespace":
-        """Make the namespace of another class that this one's annotations lead to.
+        """Return the namespace of another class that this one's annotations lead to.
 
         The functions around this class are those around the other only if it stands
         in them too.
         """
         module, functions = _home(other)
         inside = module == self.home[0] and self.home[1].startswith(functions)
-        return Namespace.of(other, self.enclosing if inside and functions else {})
+        if module != self.home[0]:
+            return Namespace(other, {})
+        around = self.enclosing if inside and functions else {}
+        return Namespace(other, around, self.asked, self.sent)
 
     def evaluate(self, annotation: object) -> object:
-        """Give the type that an annotation names; `Unresolved` if it names none."""
+        """Return the type that an annotation names; `Unresolved` if it names none."""
         value = annotation
         for _ in range(_LONGEST_CHAIN):
             scope = self.scope
@@ -136,25 +191,25 @@ class Namespace:
                 # An annotation is code of the class's author, as in `typing`.
                 value = eval(value, {}, scope)  # noqa: S307
             except Exception as error:  # noqa: BLE001  # reported as the field's refusal
-                reason = f"cannot be read: {type(error).__name__}: {error}"
-                return Unresolved(spell(annotation), reason)
-        return Unresolved(spell(annotation), "is a name that stands for itself")
+                said = f"{type(error).__name__}: {error}"
+                return Unresolved(spell(annotation), said)
+        return Unresolved(spell(annotation))
 
     def _scope_of(self, reference: typing.ForwardRef) -> Mapping[str, object]:
-        """Give the names for a reference; a typed dictionary's may name its module."""
+        """Return the names for a reference; it may name its module."""
         module: Any = reference.__forward_module__
         if isinstance(module, str):
             module = sys.modules.get(module)
         if module is None or module.__name__ == self.home[0]:
             return self.scope
-        return _Scope(vars(module), vars(builtins))
+        return _Scope(self.asked, vars(module), vars(builtins))
 
 
 _LONGEST_CHAIN = 32
 
 
 def _home(cls: type) -> tuple[str, str]:
-    """Name the module of a class and the functions around it."""
+    """Return the module of a class and the functions around it."""
     return cls.__module__, cls.__qualname__.rpartition("<locals>")[0]
 
 
@@ -165,7 +220,7 @@ class Context:
     Attributes:
         namespace: looks names up.
         own: the class that is being decorated.
-        bound: what type variables stand for, and the context that was written in.
+        bound: what type variables are bound to, and the context that was written in.
         above: the aliases that are being expanded, from the outside in.
     """
 
@@ -175,29 +230,42 @@ class Context:
     above: tuple[object, ...] = ()
 
     def inside(self, alias: object) -> "Context":
-        """Give the context for reading what an alias or a class stands for."""
+        """Return the context for reading what is inside an alias or a class."""
         return attrs.evolve(self, above=(*self.above, alias))
+
+    def expands(self, alias: object) -> bool:
+        """Return whether an alias is read inside itself, with no class in between.
+
+        A class in between is met again itself.
+        """
+        for above in reversed(self.above):
+            if isinstance(above, type):
+                return False
+            if above == alias:
+                return True
+        return False
 
 
 def _is_inner_type(value: object) -> bool:
-    """Tell whether a name in a class body stands for a type."""
+    """Return whether a name in a class body is a type."""
     return isinstance(value, type) or typing.get_origin(value) is not None
 
 
 def _may_be_type(value: object) -> bool:
-    """Tell whether a function's local name may stand in an annotation."""
+    """Return whether a function's local name may stand in an annotation."""
     return (
         isinstance(value, (type, types.ModuleType, str))
         or value is None
+        or isinstance(value, Marker)
         or type(value).__module__ in _OF_TYPES
     )
 
 
-_OF_TYPES = ("typing", "typing_extensions", "types", "tensorpack._rules.markers")
+_OF_TYPES = ("typing", "typing_extensions", "types")
 
 
 def own_annotations(cls: type) -> dict[str, object]:
-    """Give the annotations that stand in the body of `cls`, none of its bases'."""
+    """Return the annotations that stand in the body of `cls`, none of its bases'."""
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415  # only there since 3.14
 
@@ -209,7 +277,7 @@ def own_annotations(cls: type) -> dict[str, object]:
 
 
 def returned_by(function: Any) -> object:
-    """Give the return annotation of a function; `Any` if it has none."""
+    """Return the return annotation of a function; `Any` if it has none."""
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415  # only there since 3.14
 
@@ -219,56 +287,3 @@ def returned_by(function: Any) -> object:
     else:
         found = getattr(function, "__annotations__", None)
     return found.get("return", Any) if type(found) is dict else Any
-
-
-_PREFIXES = re.compile(r"\b(?:[A-Za-z_][\w]*\.|<locals>\.)+(?=[A-Za-z_])")
-
-
-def spell(annotation: object) -> str:
-    """Write an annotation as its author would have."""
-    if isinstance(annotation, str):
-        return annotation
-    if isinstance(annotation, typing.ForwardRef):
-        return annotation.__forward_arg__
-    if isinstance(annotation, (Placeholder, Unresolved)):
-        return (
-            annotation.name if isinstance(annotation, Placeholder) else annotation.text
-        )
-    if annotation is None or annotation is type(None):
-        return "None"
-    if annotation is Ellipsis:
-        return "..."
-    return _spell_generic(annotation)
-
-
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-
-
-def _spell_generic(annotation: object) -> str:
-    """Write a type, a union or a parametrized type."""
-    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return _spell_annotated(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return " | ".join(spell(a) for a in args)
-    if origin is typing.Literal:
-        return f"Literal[{', '.join(map(repr, args))}]"
-    if isinstance(annotation, list):
-        return f"[{', '.join(map(spell, annotation))}]"
-    if origin is not None and args:
-        name = getattr(annotation, "__name__", None) or spell(origin)
-        name = origin.__name__ if isinstance(origin, type) else name
-        unpacked = "*" if getattr(annotation, "__unpacked__", False) is True else ""
-        return f"{unpacked}{name}[{', '.join(map(spell, args))}]"
-    if isinstance(annotation, (type, typing.TypeVar, *_FUNCTIONS)):
-        return annotation.__name__
-    return _PREFIXES.sub("", repr(annotation))
-
-
-def _spell_annotated(annotation: Any) -> str:
-    """Write `Annotated[T, marker]` as the alias that stands for it."""
-    inner, *metadata = typing.get_args(annotation)
-    for note in metadata:
-        if type(note).__name__ == "Marker":
-            return f"{note!r}[{spell(inner)}]"
-    return spell(inner)

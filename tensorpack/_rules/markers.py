@@ -6,6 +6,7 @@ from typing import Annotated, TypeVar
 __all__ = [
     "BASE",
     "PLAN",
+    "REFUSED",
     "Borrowed",
     "Derived",
     "Dynamic",
@@ -19,6 +20,9 @@ __all__ = [
 
 PLAN = "__tensorpack_plan__"
 """The mark of a payload class: where its plan is kept. Counts in its own `__dict__`."""
+
+REFUSED = "__tensorpack_refused__"
+"""The mark of a class that `@payload` has refused while `check` collects refusals."""
 
 BASE = "__tensorpack_base__"
 """Marks the typed base: what derives from it is a payload, or should have been one."""
@@ -35,7 +39,7 @@ class Marker(enum.Enum):
     DYNAMIC = "Dynamic"
 
     def __repr__(self) -> str:
-        """Give the name that the user writes."""
+        """Return the name that the user writes."""
         return self.value
 
 

@@ -1,262 +1,328 @@
-"""The frozen tree that describes a class: what each field's annotation means.
+"""The frozen tree that describes what an annotation means.
 
-`Node` is a closed union, matched exhaustively wherever it is read.
+`Node` is a closed union, matched exhaustively wherever it is read. A node names a class
+by a handle: the class itself at run time, its full name in the mypy plugin.
 """
 
-import enum
+import dataclasses
 from collections.abc import Iterator
-
-import attrs
+from typing import Generic, TypeVar, Union
 
 __all__ = [
-    "Adapted",
-    "Cached",
-    "Choice",
-    "Entries",
-    "Fixed",
-    "Guard",
-    "Items",
-    "Kept",
-    "Leaf",
-    "Nested",
+    "NONE",
+    "AdapterNode",
+    "BorrowedNode",
+    "CachedNode",
+    "ContainerNode",
+    "DerivedNode",
+    "DynamicNode",
+    "HostNode",
+    "HostOnlyNode",
+    "MappingNode",
+    "NamedTupleNode",
     "Node",
-    "Opaque",
-    "Record",
-    "Reset",
-    "Shadowed",
-    "Typed",
-    "Walked",
+    "NodeOf",
+    "PayloadNode",
+    "PropertyNode",
+    "SelfMovingNode",
+    "SequenceNode",
+    "StayingNode",
+    "TensorNode",
+    "TupleNode",
+    "TypedDictNode",
+    "UnionNode",
+    "UnseenNode",
     "children",
     "role",
     "travels",
     "why",
 ]
 
-
-class Guard(enum.Enum):
-    """What a value that is kept by reference must not be."""
-
-    TENSOR = "host"
-    DEVICE_TENSOR = "host only"
-    NOTHING = "borrowed"
+C = TypeVar("C")
+"""What names a class: `type` at run time, `str` in the plugin."""
 
 
-@attrs.frozen
-class Leaf:
+@dataclasses.dataclass(frozen=True)
+class TensorNode:
     """A tensor."""
 
 
-@attrs.frozen
-class Opaque:
+@dataclasses.dataclass(frozen=True)
+class SelfMovingNode(Generic[C]):
     """A type that moves and records itself."""
 
-    cls: type
+    cls: C
 
 
-@attrs.frozen
-class Nested:
+@dataclasses.dataclass(frozen=True)
+class PayloadNode(Generic[C]):
     """Another payload; which one is asked of the value."""
 
-    cls: type
+    cls: C
 
 
-@attrs.frozen
-class Adapted:
+@dataclasses.dataclass(frozen=True)
+class AdapterNode(Generic[C]):
     """A type with an adapter."""
 
-    cls: type
+    cls: C
 
 
-@attrs.frozen
-class Walked:
+@dataclasses.dataclass(frozen=True)
+class DynamicNode:
     """Walked at run time by the types of its values."""
 
 
-@attrs.frozen
-class Kept:
-    """Kept by reference: a host type, or a value marked to stay where it is.
+@dataclasses.dataclass(frozen=True)
+class UnseenNode(DynamicNode):
+    """A type that the plugin cannot see, so that it says nothing about it."""
 
-    A container with nothing to look at inside is kept too, with `inside` as its form.
+
+@dataclasses.dataclass(frozen=True)
+class HostNode(Generic[C]):
+    """A host type, kept by reference.
+
+    Attributes:
+        types: the classes that a value may have.
+        inside: the form of a container that has nothing inside to look at.
     """
 
-    guard: Guard
-    types: tuple[type, ...] = ()
-    inside: "Node | None" = None
+    types: tuple[C | type, ...] = ()
+    inside: "ContainerNode[C] | None" = None
 
 
-@attrs.frozen
-class Items:
-    """A sequence of any length: `list`, `tuple`, `deque` or `Sequence`."""
+@dataclasses.dataclass(frozen=True)
+class HostOnlyNode:
+    """Marked `HostOnly`: kept by reference; a device tensor raises."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BorrowedNode:
+    """Marked `Borrowed`: kept by reference, whatever it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceNode(Generic[C]):
+    """A sequence of any length: `list`, `tuple`, `deque` or `Sequence`.
+
+    Attributes:
+        kind: the name of its row in `containers`.
+        item: what each item is.
+        written: its parameters as written, for the remedy of a union.
+    """
 
     kind: str
-    item: "Node"
+    item: "NodeOf[C]"
+    written: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
 
-@attrs.frozen
-class Fixed:
+@dataclasses.dataclass(frozen=True)
+class TupleNode(Generic[C]):
     """A tuple of fixed length."""
 
-    items: tuple["Node", ...]
+    items: tuple["NodeOf[C]", ...]
+    written: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
 
-@attrs.frozen
-class Entries:
+@dataclasses.dataclass(frozen=True)
+class MappingNode(Generic[C]):
     """A mapping: `dict`, `OrderedDict`, `defaultdict` or `Mapping`."""
 
     kind: str
-    value: "Node"
+    value: "NodeOf[C]"
+    written: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
 
-@attrs.frozen
-class Record:
+@dataclasses.dataclass(frozen=True)
+class NamedTupleNode(Generic[C]):
     """A named tuple."""
 
-    cls: type
-    items: tuple[tuple[str, "Node"], ...]
+    cls: C
+    items: tuple[tuple[str, "NodeOf[C]"], ...]
 
 
-@attrs.frozen
-class Typed:
+@dataclasses.dataclass(frozen=True)
+class TypedDictNode(Generic[C]):
     """A dictionary whose keys are declared, each with its type."""
 
-    cls: type
-    items: tuple[tuple[str, "Node"], ...]
+    cls: C
+    items: tuple[tuple[str, "NodeOf[C]"], ...]
 
 
-@attrs.frozen
-class Choice:
+@dataclasses.dataclass(frozen=True)
+class UnionNode(Generic[C]):
     """A union: the value decides."""
 
-    arms: tuple["Node", ...]
+    arms: tuple["NodeOf[C]", ...]
 
 
-@attrs.frozen
-class Reset:
-    """Recorded, never moved; a twin gets the field's default instead."""
+@dataclasses.dataclass(frozen=True)
+class DerivedNode(Generic[C]):
+    """Recorded, never moved; a new object gets the field's default instead."""
 
-    inner: "Node"
+    inner: "NodeOf[C]"
 
 
-@attrs.frozen
-class Cached:
+@dataclasses.dataclass(frozen=True)
+class CachedNode(Generic[C]):
     """What a cached property keeps: recorded, never moved, and no field.
 
     Attributes:
-        inner: what its return annotation says; walked at run time if that says little.
+        inner: what its return annotation says.
         slot: the slot that keeps it; None if the instance `__dict__` does.
     """
 
-    inner: "Node"
+    inner: "NodeOf[C]"
     slot: object = None
 
 
-@attrs.frozen
-class Shadowed:
+@dataclasses.dataclass(frozen=True)
+class PropertyNode:
     """A field whose name is a property: it has no storage of its own."""
 
 
-Node = (
-    Leaf
-    | Opaque
-    | Nested
-    | Adapted
-    | Walked
-    | Kept
-    | Items
-    | Fixed
-    | Entries
-    | Record
-    | Typed
-    | Choice
-    | Reset
-    | Cached
-    | Shadowed
-)
+StayingNode = Union[HostNode[C], HostOnlyNode, BorrowedNode]  # noqa: UP007  # generic
+"""What is kept by reference."""
+
+ContainerNode = Union[  # noqa: UP007  # generic
+    SequenceNode[C], TupleNode[C], MappingNode[C], NamedTupleNode[C], TypedDictNode[C]
+]
+"""What has parts of its own."""
+
+NodeOf = Union[  # noqa: UP007  # generic
+    TensorNode,
+    SelfMovingNode[C],
+    PayloadNode[C],
+    AdapterNode[C],
+    DynamicNode,
+    HostNode[C],
+    HostOnlyNode,
+    BorrowedNode,
+    SequenceNode[C],
+    TupleNode[C],
+    MappingNode[C],
+    NamedTupleNode[C],
+    TypedDictNode[C],
+    UnionNode[C],
+    DerivedNode[C],
+    CachedNode[C],
+    PropertyNode,
+]
+"""A node of either reader."""
+
+Node = NodeOf[type]
+"""A node of the run time."""
+
+NONE: HostNode[type] = HostNode((type(None),))
+"""None, which is accepted everywhere."""
 
 
-def children(node: Node) -> Iterator[Node]:
-    """Iterate the nodes directly below a node."""
+def children(node: NodeOf[C]) -> Iterator[NodeOf[C]]:
+    """Yield the nodes directly below a node."""
     match node:
-        case Items(item=item):
+        case SequenceNode(item=item):
             yield item
-        case Entries(value=value):
+        case MappingNode(value=value):
             yield value
-        case Fixed(items=items):
+        case TupleNode(items=items):
             yield from items
-        case Record(items=named) | Typed(items=named):
+        case NamedTupleNode(items=named) | TypedDictNode(items=named):
             yield from (item for _, item in named)
-        case Choice(arms=arms):
+        case UnionNode(arms=arms):
             yield from arms
-        case Reset(inner=inner) | Cached(inner=inner):
+        case DerivedNode(inner=inner) | CachedNode(inner=inner):
             yield inner
-        case Leaf() | Opaque() | Nested() | Adapted() | Walked() | Kept() | Shadowed():
+        case (
+            TensorNode()
+            | SelfMovingNode()
+            | PayloadNode()
+            | AdapterNode()
+            | DynamicNode()
+            | HostNode()
+            | HostOnlyNode()
+            | BorrowedNode()
+            | PropertyNode()
+        ):
             return
 
 
-def travels(node: Node) -> bool:
-    """Tell whether values of a node can hold leaves that move."""
-    if isinstance(node, (Leaf, Opaque, Nested, Adapted, Walked)):
+def travels(node: NodeOf[C]) -> bool:
+    """Return whether values of a node can hold leaves that move."""
+    if isinstance(
+        node, (TensorNode, SelfMovingNode, PayloadNode, AdapterNode, DynamicNode)
+    ):
         return True
-    if isinstance(node, (Reset, Cached)):
+    if isinstance(node, (DerivedNode, CachedNode)):
         return False
     return any(travels(child) for child in children(node))
 
 
 def role(node: Node) -> str:
-    """Name what happens to a field, in one or two words."""
+    """Return what happens to a field, in one or two words."""
     match node:
-        case Kept(guard=guard):
-            return guard.value
-        case Reset():
+        case HostNode():
+            return "host"
+        case HostOnlyNode():
+            return "host only"
+        case BorrowedNode():
+            return "borrowed"
+        case DerivedNode():
             return "derived"
-        case Cached(inner=Kept() as inner):
+        case CachedNode(inner=HostNode() | HostOnlyNode() | BorrowedNode() as inner):
             return role(inner)
-        case Cached():
+        case CachedNode():
             return "cached"
-        case Shadowed():
+        case PropertyNode():
             return "property"
-        case Nested():
+        case PayloadNode():
             return "nested payload"
-        case Walked():
+        case DynamicNode():
             return "dynamic"
-        case Leaf() | Opaque() | Adapted():
+        case TensorNode() | SelfMovingNode() | AdapterNode():
             return "leaf"
-        case Items() | Fixed() | Entries() | Record() | Typed() | Choice():
+        case (
+            SequenceNode()
+            | TupleNode()
+            | MappingNode()
+            | NamedTupleNode()
+            | TypedDictNode()
+            | UnionNode()
+        ):
             return "leaves" if travels(node) else "host only"
 
 
 def why(node: Node) -> str:
-    """Say why a field has its role, as a clause."""
+    """Return why a field has its role, as a clause."""
     match node:
-        case Leaf():
+        case TensorNode():
             return "a tensor"
-        case Opaque(cls=cls):
+        case SelfMovingNode(cls=cls):
             return f"`{cls.__name__}` moves and records itself"
-        case Nested(cls=cls):
+        case PayloadNode(cls=cls):
             return f"the payload `{cls.__name__}` or one derived from it"
-        case Adapted(cls=cls):
+        case AdapterNode(cls=cls):
             return f"`{cls.__name__}` has an adapter"
-        case Walked():
+        case DynamicNode():
             return "walked at run time"
-        case Kept(guard=Guard.TENSOR):
+        case HostNode():
             return "a host type"
-        case Kept(guard=Guard.DEVICE_TENSOR):
+        case HostOnlyNode():
             return "marked `HostOnly`"
-        case Kept():
+        case BorrowedNode():
             return "marked `Borrowed`"
-        case Reset(inner=inner):
+        case DerivedNode(inner=inner):
             return f"marked `Derived`: {why(inner)}"
-        case Cached(inner=inner):
+        case CachedNode(inner=inner):
             return f"a cached property: {why(inner)}"
-        case Shadowed():
+        case PropertyNode():
             return "computed: a property has its name"
-        case Choice(arms=arms):
+        case UnionNode(arms=arms):
             return "by value: " + "; or ".join(why(arm) for arm in arms)
-        case Items(kind=kind, item=item):
+        case SequenceNode(kind=kind, item=item):
             return f"{kind} of: {why(item)}"
-        case Entries(kind=kind, value=value):
+        case MappingNode(kind=kind, value=value):
             return f"{kind} to: {why(value)}"
-        case Fixed(items=items):
+        case TupleNode(items=items):
             return "tuple of: " + ", ".join(why(item) for item in items)
-        case Record(cls=cls) | Typed(cls=cls):
+        case NamedTupleNode(cls=cls) | TypedDictNode(cls=cls):
             return f"the members of `{cls.__name__}`"

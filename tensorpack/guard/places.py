@@ -35,6 +35,7 @@ _LIBRARIES = frozenset(
         "multiprocessing",
         "threading",
         "runpy",
+        "weakref",
         "unittest",
         "doctest",
         "pytest",

@@ -13,8 +13,15 @@ from typing import Any, TypeVar
 
 from torch.utils import _pytree as pytree
 
-from tensorpack._plan.msgspec_structs import is_struct, setter_of
-from tensorpack._rules.nodes import Choice, Kept, Nested, Node, children, travels
+from tensorpack._plan.makers import copied_by, setter_of
+from tensorpack._rules.nodes import (
+    HostNode,
+    Node,
+    PayloadNode,
+    UnionNode,
+    children,
+    travels,
+)
 from tensorpack._walk.build import Build
 from tensorpack._walk.values import payload_plan
 
@@ -34,8 +41,8 @@ class Frame:
     __slots__ = ("bare", "names")
 
     def __init__(self, bare: Any, names: tuple[str, ...]) -> None:
-        self.bare = bare
-        self.names = names
+        self.bare: Any = bare
+        self.names: tuple[str, ...] = names
 
     def __eq__(self, other: object) -> bool:
         """Tell whether two payloads were the same but for their children."""
@@ -113,7 +120,7 @@ def register_pytree(cls: type[T], /) -> type[T]:
 
 def _nested(node: Node) -> Iterator[type]:
     """Iterate the payload classes that a node names."""
-    if isinstance(node, Nested):
+    if isinstance(node, PayloadNode):
         yield node.cls
     for child in children(node):
         yield from _nested(child)
@@ -134,9 +141,9 @@ def _flatten(value: Any) -> tuple[list[Any], Frame]:
 
 def _is_kept(value: Any, node: Node) -> bool:
     """Tell whether a field has no child: nothing is there, or a union's host value."""
-    if not isinstance(node, Choice):
+    if not isinstance(node, UnionNode):
         return value is None
-    arms = (arm.types for arm in node.arms if isinstance(arm, Kept))
+    arms = (arm.types for arm in node.arms if isinstance(arm, HostNode))
     return value is None or any(isinstance(value, types) for types in arms)
 
 
@@ -176,7 +183,7 @@ def _twin(value: Any, build: Build) -> Any:
 def _put(value: Any, names: Iterable[str], found: Iterable[Any]) -> None:
     """Set fields of a twin, frozen or not."""
     for name, child in zip(names, found, strict=True):
-        if is_struct(type(value)):
+        if copied_by(type(value)) is not None:
             setter_of(type(value))(value, name, child)
         else:
             # `torch.compile` traces it under this name only.

@@ -14,5 +14,5 @@ __all__ = ["plugin"]
 
 
 def plugin(version: str) -> type[Plugin]:  # noqa: ARG001  # the signature is mypy's
-    """Give mypy the plugin; it is the entry point that mypy looks for."""
+    """Return the plugin to mypy; it is the entry point that mypy looks for."""
     return TensorpackPlugin

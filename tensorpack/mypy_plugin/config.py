@@ -31,7 +31,7 @@ def read_config(options: Options) -> Config:
     """Read the settings beside mypy's own, or in the current folder.
 
     Raises:
-        CompileError: the section has an unknown key or a value that is no list of
+        CompileError: the section has an unknown key or a value that is not a list of
             names.
     """
     folder = Path(options.config_file).parent if options.config_file else Path()
@@ -53,7 +53,7 @@ def _config(section: Mapping[str, object], path: Path) -> Config:
             known = " and ".join(f"`{k}`" for k in _KEYS)
             _fail(path, f"the key `{key}` is unknown. The keys are {known}.")
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            _fail(path, f'`{key}` is no list of names. Write `{key} = ["pkg.mod"]`.')
+            _fail(path, f'`{key}` is not a list of names. Write `{key} = ["pkg.mod"]`.')
         found[key] = tuple(value)
     return Config(**found)
 

@@ -7,23 +7,35 @@ from mypy.expandtype import expand_type_by_instance
 from mypy.maptype import map_instance_to_supertype
 from mypy.nodes import (
     AssignmentStmt,
+    CallExpr,
     Context,
     Decorator,
+    Expression,
     FuncDef,
+    MemberExpr,
     NameExpr,
     OverloadedFuncDef,
     TypeInfo,
     Var,
 )
-from mypy.types import AnyType, Instance, TupleType, Type, TypeVarType, get_proper_type
+from mypy.types import (
+    AnyType,
+    CallableType,
+    Instance,
+    TupleType,
+    Type,
+    TypeOfAny,
+    TypeVarType,
+    get_proper_type,
+)
 from mypy.typevars import fill_typevars
 from mypy.util import unmangle
 
-from tensorpack.mypy_plugin.classes import annotated, announced, is_separator
+from tensorpack.mypy_plugin.checked_class import CheckedClass
+from tensorpack.mypy_plugin.classes import annotated, announced, cached_in, is_separator
 from tensorpack.mypy_plugin.names import TAG
-from tensorpack.mypy_plugin.scene import Scene
 
-__all__ = ["Field", "fields_of", "lost_fields"]
+__all__ = ["Field", "cached_properties", "fields_of", "lost_fields"]
 
 _NO_FIELDS = ("builtins.object", "typing.Generic", "typing.Protocol")
 
@@ -34,10 +46,11 @@ class Field(NamedTuple):
     Attributes:
         name: the attribute's name.
         type: its type; None if it has no annotation.
-        written: the annotation before mypy analyzed it, if it stands in this class.
+        written: the annotation before mypy analyzed it, if this class has it.
         context: where to report.
         has_default: whether it has a default.
-        is_kept: whether it is a field, and no `InitVar`.
+        is_kept: whether it is stored, unlike an `InitVar`.
+        reads_self: whether its default is made from the instance.
     """
 
     name: str
@@ -46,44 +59,97 @@ class Field(NamedTuple):
     context: Context
     has_default: bool
     is_kept: bool = True
+    reads_self: bool = False
 
 
-def fields_of(scene: Scene) -> Iterator[Field]:
-    """Iterate the fields that the class itself has to answer for, in their order.
+def fields_of(checked: CheckedClass) -> Iterator[Field]:
+    """Yield the fields that the class itself has to answer for, in their order.
 
     A field that a payload above has declared is that one's, unless this class binds a
     type variable in it.
     """
-    statements = dict(_statements(scene))
-    for made in _made(scene.info):
+    statements = dict(_statements(checked))
+    for made in _made(checked.info):
         name, default = made["name"], bool(made["has_default"])
         statement = statements.get(name)
         if statement is not None:
-            symbol = scene.info.names.get(name)
+            symbol = checked.info.names.get(name)
             var = symbol.node if symbol and isinstance(symbol.node, Var) else None
             if var is None or not is_separator(var):
                 tp, written = var.type if var else None, statement.unanalyzed_type
                 kept = not made.get("is_init_var")
-                yield Field(name, tp, written, statement, default, is_kept=kept)
+                reads = _reads_self(checked, name, statement.rvalue)
+                yield Field(name, tp, written, statement, default, kept, reads)
             continue
-        owner = _owner(scene.info, name)
-        if owner is None or _is_property(scene.info, name):
+        owner = _owner(checked.info, name)
+        if owner is None or _is_property(checked.info, name):
             continue
-        if not _is_settled(scene.info, owner, name):
-            tp = _inherited(scene.info, owner, name)
-            yield Field(name, tp, None, scene.cls, default)
+        if not _is_settled(checked.info, owner, name):
+            tp = _inherited(checked.info, owner, name)
+            yield Field(name, tp, None, checked.cls, default)
+
+
+def _reads_self(checked: CheckedClass, name: str, value: Expression) -> bool:
+    """Return whether a default takes the instance: `@x.default`, `takes_self=True`."""
+    for statement in checked.cls.defs.body:
+        if isinstance(statement, Decorator):
+            for decorator in statement.original_decorators:
+                if isinstance(decorator, MemberExpr) and decorator.name == "default":
+                    owner = decorator.expr
+                    if isinstance(owner, NameExpr) and owner.name == name:
+                        return True
+    return _takes_self(value)
+
+
+def _takes_self(value: Expression) -> bool:
+    """Return whether a call, or one in its arguments, says `takes_self=True`."""
+    if not isinstance(value, CallExpr):
+        return False
+    for name, argument in zip(value.arg_names, value.args, strict=True):
+        given = isinstance(argument, NameExpr) and argument.name == "True"
+        if (name == "takes_self" and given) or _takes_self(argument):
+            return True
+    return False
+
+
+def cached_properties(checked: CheckedClass) -> Iterator[Field]:
+    """Yield the cached properties that the class has to answer for, as fields.
+
+    They are read by their return annotations; those of a payload above are that one's.
+    """
+    info = checked.info
+    seen = {made["name"] for made in _made(info)}
+    settled: set[TypeInfo] = set()
+    for base in info.mro[:-1]:
+        if base is not info and TAG in base.metadata:
+            settled.update(base.mro)
+    for name, base, returned in cached_in(info):
+        if name in seen or base in settled:
+            continue
+        seen.add(name)
+        node = base.names[name].node
+        own = base is info and isinstance(node, Decorator)
+        written = context = None
+        if own and isinstance(node, Decorator):
+            context = node.func
+            if isinstance(node.func.unanalyzed_type, CallableType):
+                written = node.func.unanalyzed_type.ret_type
+        tp = returned or AnyType(TypeOfAny.unannotated)
+        if not own:
+            tp = expand_type_by_instance(tp, _seen_from(info, base))
+        yield Field(name, tp, written, context or checked.cls, has_default=True)
 
 
 def _made(info: TypeInfo) -> list[dict[str, Any]]:
-    """Give what attrs' or the dataclasses' plugin has kept of the fields."""
+    """Return what attrs' or the dataclasses' plugin has kept of the fields."""
     kept = info.metadata.get("attrs") or info.metadata.get("dataclass") or {}
     made: list[dict[str, Any]] = kept.get("attributes", [])
     return made
 
 
-def _statements(scene: Scene) -> Iterator[tuple[str, AssignmentStmt]]:
-    """Iterate the assignments of the class body, by the name that each assigns."""
-    for statement in scene.cls.defs.body:
+def _statements(checked: CheckedClass) -> Iterator[tuple[str, AssignmentStmt]]:
+    """Yield the assignments of the class body, by the name that each assigns."""
+    for statement in checked.cls.defs.body:
         if isinstance(statement, AssignmentStmt):
             for target in statement.lvalues:
                 if isinstance(target, NameExpr):
@@ -99,7 +165,7 @@ def _owner(info: TypeInfo, name: str) -> TypeInfo | None:
 
 
 def _is_property(info: TypeInfo, name: str) -> bool:
-    """Tell whether a property has a field's name: then the field has no storage.
+    """Return whether a property has a field's name: then the field has no storage.
 
     attrs takes such a property away when it makes a class with slots.
     """
@@ -112,7 +178,7 @@ def _is_property(info: TypeInfo, name: str) -> bool:
 
 
 def _is_settled(info: TypeInfo, owner: TypeInfo, name: str) -> bool:
-    """Tell whether a payload above has judged an inherited field, for good."""
+    """Return whether a payload above has judged an inherited field, for good."""
     for base in info.mro[1:]:
         if TAG in base.metadata and base.has_base(owner.fullname):
             names = [made["name"] for made in _made(base)]
@@ -121,7 +187,7 @@ def _is_settled(info: TypeInfo, owner: TypeInfo, name: str) -> bool:
 
 
 def _binds(info: TypeInfo, owner: TypeInfo) -> bool:
-    """Tell whether a class binds type variables of a base to types."""
+    """Return whether a class binds type variables of a base to types."""
     bound = map(get_proper_type, _seen_from(info, owner).args)
     return any(not isinstance(tp, (TypeVarType, AnyType)) for tp in bound)
 
@@ -134,21 +200,21 @@ def _seen_from(info: TypeInfo, owner: TypeInfo) -> Instance:
 
 
 def _inherited(info: TypeInfo, owner: TypeInfo, name: str) -> Type | None:
-    """Give the type that an inherited field has in this class."""
+    """Return the type that an inherited field has in this class."""
     node = owner.names[name].node
     if not isinstance(node, Var) or node.type is None:
         return None
     return expand_type_by_instance(node.type, _seen_from(info, owner))
 
 
-def lost_fields(scene: Scene) -> Iterator[tuple[TypeInfo, str, Var, Context]]:
-    """Iterate annotations in the bases, and the class, that are no fields of it."""
-    names = {made["name"] for made in _made(scene.info)}
-    statements = dict(_statements(scene))
-    for base in reversed(scene.info.mro):
+def lost_fields(checked: CheckedClass) -> Iterator[tuple[TypeInfo, str, Var, Context]]:
+    """Yield annotations in the bases, and the class, that are no fields of it."""
+    names = {made["name"] for made in _made(checked.info)}
+    statements = dict(_statements(checked))
+    for base in reversed(checked.info.mro):
         if base.fullname in _NO_FIELDS or base.is_protocol:
             continue
-        for name, var in announced(base, scene.api.modules):
+        for name, var in announced(base, checked.api.modules):
             if name not in names:
-                own = statements.get(name) if base is scene.info else None
-                yield base, name, var, own or scene.cls
+                own = statements.get(name) if base is checked.info else None
+                yield base, name, var, own or checked.cls

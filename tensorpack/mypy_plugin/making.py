@@ -22,6 +22,7 @@ from mypy.plugins.dataclasses import (
 from mypy.semanal import SemanticAnalyzer
 from mypy.semanal_shared import find_dataclass_transform_spec
 
+from tensorpack.mypy_plugin.classes import unfit_kind
 from tensorpack.mypy_plugin.config import Config
 from tensorpack.mypy_plugin.names import PAYLOAD, TAG
 
@@ -29,12 +30,14 @@ __all__ = ["decorates", "make", "tag"]
 
 
 def decorates(fullname: str, config: Config) -> bool:
-    """Tell whether a function is `@payload`, or a wrapper that the settings name."""
+    """Return whether a function is `@payload`, or a wrapper that the settings name."""
     return fullname == PAYLOAD or fullname in config.decorators
 
 
 def tag(ctx: ClassDefContext, config: Config) -> None:
     """Mark a class as a payload, before any other class is looked at."""
+    if unfit_kind(ctx.cls.info) is not None:
+        return
     ctx.cls.info.metadata[TAG] = {}
     if not _makers(ctx, config) and not find_dataclass_transform_spec(ctx.cls.info):
         attr_tag_callback(ctx)
@@ -57,7 +60,7 @@ def _makers(ctx: ClassDefContext, config: Config) -> list[Expression]:
 
 
 def make(ctx: ClassDefContext, config: Config) -> bool:
-    """Give the class what attrs or `dataclasses` generate.
+    """Return the class what attrs or `dataclasses` generate.
 
     Over a class that is made already, that decorator's own hook runs first, since
     mypy runs the hooks of decorators from the top.
@@ -107,7 +110,7 @@ def _call_with_defaults(
 
 
 def _writes_init(cls: ClassDef) -> bool:
-    """Tell whether the class body defines `__init__` itself."""
+    """Return whether the class body defines `__init__` itself."""
     symbol = cls.info.names.get("__init__")
     return symbol is not None and not symbol.plugin_generated
 

@@ -32,7 +32,7 @@ def spell(tp: Type) -> str:
 
 
 def _is_kept(tp: TypeAliasType) -> bool:
-    """Tell whether an alias is written by its name: a marker, or one without end."""
+    """Return whether an alias is written by its name: a marker, or one without end."""
     return tp.alias is not None and (tp.alias.fullname in ALIASES or tp.is_recursive)
 
 
@@ -70,7 +70,7 @@ def _spell_proper(tp: ProperType) -> str:
 
 
 def is_omitted(argument: Type, tp: Instance) -> bool:
-    """Tell whether mypy itself has put in a parameter of a type."""
+    """Return whether mypy itself has put in a parameter of a type."""
     argument = get_proper_type(argument)
     if not isinstance(argument, AnyType):
         return False

@@ -1,6 +1,5 @@
 """One operator: run on host memory, and recorded by what it does to device memory."""
 
-import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -11,16 +10,26 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._delayed import Delayed
-from tensorpack.testing._device import DeviceTensor, getitem, refresh
-from tensorpack.testing._functions import indexed
+from tensorpack.testing._device import DeviceTensor, getitem, is_strided, refresh
+from tensorpack.testing._devices import indexed
 from tensorpack.testing._log import Log
+from tensorpack.testing._operators import (
+    COPIES,
+    READ_BY_HOST,
+    asks_for_library,
+    is_composite,
+    is_view,
+    spelled,
+    takes_any,
+    touches_nothing,
+    written_by,
+)
 from tensorpack.testing._pinned import is_pinned, mark_pinned
 
 __all__ = ["Call"]
 
 _aten = torch.ops.aten
 _HOST = torch.device("cpu")
-_COPIES = (_aten._to_copy.default, _aten.copy_.default, _aten._foreach_copy_.default)
 
 
 class _World(Protocol):
@@ -29,6 +38,7 @@ class _World(Protocol):
     real: bool
     log: Log
     delayed: Delayed
+    graphs: dict[StreamId, Any]
 
     def current(self, device: torch.device | None = None) -> StreamId: ...
     def on_device(self, tensor: object) -> bool: ...
@@ -54,19 +64,62 @@ class Call:
         func = self.func
         if func is _aten.record_stream.default:
             return self._record_stream()
-        if _is_composite(func):
+        if is_composite(func):
             # Inference mode leaves such operators whole: take them apart.
             with self.world.recorder():
                 return func.decompose(*self.args, **self.kwargs)
         if not self.world.real:
+            if asks_for_library(func):
+                return False  # cuDNN, say: the host has a kernel of its own
             if func is _aten.is_pinned.default:
                 return is_pinned(self.args[0])
             if func in (_aten._pin_memory.default, _aten.pin_memory.default):
                 return mark_pinned(self.args[0].clone())
         self._use_host()
-        out = func(*self.args, **self.kwargs) if self.world.real else self._on_host()
-        self._record(out)
+        if self.world.real:
+            out = func(*self.args, **self.kwargs)
+            self._record(out)
+            return out
+        graph = self._graph()
+        self.out = self._on_host() if graph is None else self._captured()
+        if graph is None or not (self.devices or self._made(self.out)):
+            self._record(self.out)
+            return self.out
+        if self._blocks(self.out):
+            msg = "CUDA error: operation not permitted when stream is capturing"
+            raise RuntimeError(msg)
+        graph.add(self)
+        return self.out
+
+    # In a graph: see Note [recorded graphs].
+
+    def _graph(self) -> Any:
+        """Return the graph that the current stream is captured into, if any."""
+        graphs = self.world.graphs
+        return graphs.get(self.world.current()) if graphs else None
+
+    def _captured(self) -> Any:
+        """Run it for the shapes of its results; leave what it writes to as it was."""
+        written = [_to_host(x) for x in written_by(self.func, self.args, self.kwargs)]
+        before = [x.clone() for x in written]
+        out = self._on_host()
+        for tensor, numbers in zip(written, before, strict=True):
+            tensor.copy_(numbers)
         return out
+
+    def again(self) -> None:
+        """Run it again, on the same memory: a graph that holds it is replayed."""
+        made = self._made(self.out) or self.devices
+        gates = self.world.log.order.gates(self.world.current(made[0].device))
+        self.world.delayed.put_off(self._rerun, gates)
+        self._record(self.out)
+
+    def _rerun(self) -> None:
+        args, kwargs = tree_map(_to_host, (self.args, self._kwargs_on_host()))
+        new = tree_leaves(self.func(*args, **kwargs))
+        for old, fresh in zip(tree_leaves(_hosted(self.out)), new, strict=True):
+            if isinstance(old, Tensor) and not _shares_memory(old, fresh):
+                old.copy_(fresh)
 
     def _record_stream(self) -> None:
         """Record a stream on the block of a tensor."""
@@ -82,8 +135,8 @@ class Call:
         """Run the operator on host memory; claim what it makes for the device."""
         target = self._target()
         self._check_devices()
-        kwargs = dict(self.kwargs)
-        pinned = kwargs.pop("pin_memory", None) and target in (None, _HOST)
+        kwargs = self._kwargs_on_host()
+        pinned = self.kwargs.get("pin_memory") and target in (None, _HOST)
         args, kwargs = tree_map(_to_host, (self.args, kwargs))
         out = self._compute(target, args, kwargs)
         given = {id(_to_host(x)): x for x in self.flat}
@@ -110,7 +163,7 @@ class Call:
             return self.func(*args, **kwargs)
         device = target if target is not None and is_cuda else self.devices[0].device
         gates = self.world.log.order.gates(self.world.current(device))
-        if not gates:
+        if not gates or self._graph() is not None:
             return self.func(*args, **kwargs)
         # The host waits for the numbers of a pageable tensor.
         pageable = {
@@ -118,7 +171,7 @@ class Call:
             for x in self.flat
             if not isinstance(x, DeviceTensor) and not is_pinned(x)
         }
-        written = {id(x) for x in _written(self.func, args, kwargs)}
+        written = {id(x) for x in written_by(self.func, args, kwargs)}
         return self.world.delayed.run(
             self.func,
             args,
@@ -131,12 +184,19 @@ class Call:
         """Return whether an operator makes views, or no numbers at all."""
         if self.func is getitem:
             return len(self.flat) == 1
-        return _touches_nothing(self.func) or _is_view(self.func)
+        return touches_nothing(self.func) or is_view(self.func)
+
+    def _kwargs_on_host(self) -> dict[str, Any]:
+        """Return the keyword arguments without what the host cannot do."""
+        kwargs = {k: v for k, v in self.kwargs.items() if k != "pin_memory"}
+        if self.func is _aten._to_copy.default:
+            kwargs.pop("layout", None)  # a device tensor's is that of its numbers
+        return kwargs
 
     def _refresh(self, tensor: Any) -> None:
         """Follow a change of a tensor's shape, or of the memory it lies in."""
         numbers = tensor.numbers
-        if numbers.layout is not torch.strided:
+        if not is_strided(numbers):
             return
         storage = numbers.untyped_storage()
         if storage._cdata != tensor.block.memory._cdata:
@@ -150,7 +210,7 @@ class Call:
         refresh(tensor)
 
     def _target(self) -> torch.device | None:
-        """Give the device that the operator is asked to make its result on."""
+        """Return the device that the operator is asked to make its result on."""
         found = self.kwargs.get("device")
         for arg in self.args:
             if isinstance(arg, torch.device):
@@ -160,7 +220,7 @@ class Call:
 
     def _check_devices(self) -> None:
         """Refuse to mix host and device tensors, as kernels do."""
-        if not self.devices or self.func in _COPIES or _takes_any(self.func):
+        if not self.devices or self.func in COPIES or takes_any(self.func):
             return
         for x in self.flat:
             if not isinstance(x, DeviceTensor) and x.dim() and x.device.type == "cpu":
@@ -174,7 +234,7 @@ class Call:
 
     def _record(self, out: Any) -> None:
         """Enter what the operator did to device memory, on the current stream."""
-        made = [x for x in tree_leaves(out) if self.world.on_device(x)]
+        made = self._made(out)
         if not made and not self.devices:
             return
         stream = self.world.current((made or self.devices)[0].device)
@@ -184,29 +244,29 @@ class Call:
                 accesses.setdefault((call, storage), []).append(tensor)
         for (call, storage), tensors in accesses.items():
             self.world.log.add(
-                call, stream, storage, tensors=tensors, operation=_spelled(self.func)
+                call, stream, storage, tensors=tensors, operation=spelled(self.func)
             )
-        if self.func in _COPIES:
+        if self.func in COPIES:
             self._copy_host(out, stream)
         if self._blocks(out):
             self.world.log.add_synchronize(stream)
 
     def _use_host(self) -> None:
         """Tell the log what the host itself reads and writes."""
-        if _touches_nothing(self.func) or _is_view(self.func):
+        if touches_nothing(self.func) or is_view(self.func):
             return
-        written = list(_written(self.func, self.args, self.kwargs))
+        written = list(written_by(self.func, self.args, self.kwargs))
         for x in self.flat:
-            crosses = self.func in _COPIES and self.devices and is_pinned(x)
+            crosses = self.func in COPIES and self.devices and is_pinned(x)
             if x.device.type == "cpu" and not crosses:
                 writes = any(x is w for w in written)
-                self.world.log.host.use(x, writes=writes, operation=_spelled(self.func))
+                self.world.log.host.use(x, writes=writes, operation=spelled(self.func))
 
     def _copy_host(self, out: Any, stream: StreamId) -> None:
         """Tell the log of the host memory of a copy that lets the host go on."""
         if not self._is_asynchronous():
             return
-        operation = _spelled(self.func)
+        operation = spelled(self.func)
         for new, old in self._copied(out):
             if not self._crosses(new, old):
                 continue
@@ -228,6 +288,10 @@ class Call:
             return bool(self.kwargs.get("non_blocking"))
         return any((*self.args[2:3], self.kwargs.get("non_blocking")))
 
+    def _made(self, out: Any) -> list[Any]:
+        """List the device tensors of a result."""
+        return [x for x in tree_leaves(out) if self.world.on_device(x)]
+
     def _numbers(self, tensor: Tensor) -> list[int]:
         if isinstance(tensor, DeviceTensor):
             return [part.block.number for part in tensor.parts or (tensor,)]
@@ -235,18 +299,18 @@ class Call:
 
     def _accesses(self, out: Any, made: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Iterate what is done to which device tensor."""
-        if self.func in _COPIES:
+        if self.func in COPIES:
             for new, old in self._copied(out):
                 yield from self._copy(new, old)
             return
-        if _touches_nothing(self.func):
+        if touches_nothing(self.func):
             return
         if self.func is _aten._local_scalar_dense.default:
             yield from (("fetch", x) for x in self.devices)
             return
         written = [
             x
-            for x in _written(self.func, self.args, self.kwargs)
+            for x in written_by(self.func, self.args, self.kwargs)
             if self.world.on_device(x)
         ]
         owned = {n for x in self.devices for n in self._numbers(x)}
@@ -280,104 +344,36 @@ class Call:
             yield "fetch", old
 
     def _blocks(self, out: Any) -> bool:
-        """Tell whether the host blocks for the current stream."""
+        """Return whether the host blocks for the current stream."""
         if self.func is _aten._to_copy.default:
             return self._crosses(out, self.args[0]) and not self._is_asynchronous()
         if self.func is _aten.copy_.default:
             return self._crosses(*self.args[:2]) and not self._is_asynchronous()
         if self.func is _aten.index.Tensor or self.func is getitem:
             return any(x.dtype is torch.bool for x in self.flat[1:])
-        return self.func in _READ_BY_HOST and bool(self.devices)
+        return self.func in READ_BY_HOST and bool(self.devices)
 
     def _crosses(self, new: Tensor, old: Tensor) -> bool:
-        """Tell whether a copy goes from the host to the device or back."""
+        """Return whether a copy goes from the host to the device or back."""
         return self.world.on_device(new) is not self.world.on_device(old)
 
 
-_SAME_MEMORY = (
-    "resize_",
-    "resize_as_",
-    "_unsafe_view",
-    "unsafe_chunk",
-    "unsafe_split",
-    "unsafe_split_with_sizes",
-)
-"""Operators that give the memory that they got, though their schema does not say so."""
+def _hosted(out: Any) -> Any:
+    """Return a result with the host tensors that its device tensors stand for."""
+    return tree_map(lambda x: x.numbers if isinstance(x, DeviceTensor) else x, out)
 
-_READ_BY_HOST = (
-    _aten._local_scalar_dense.default,
-    _aten.nonzero.default,
-    _aten.equal.default,
-    _aten.masked_select.default,
-)
+
+def _shares_memory(one: Tensor, other: Tensor) -> bool:
+    """Return whether two host tensors lie in the same memory."""
+    if one.layout is not torch.strided:
+        return one is other
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _to_host(x: Any) -> Any:
-    """Give what stands on the host for an argument."""
+    """Return what an argument is on the host."""
     if isinstance(x, DeviceTensor):
         return x.numbers
     if isinstance(x, torch.device):
         return x if x.type == "meta" else _HOST
     return x
-
-
-@functools.cache
-def _is_composite(func: Any) -> bool:
-    """Tell whether an operator is only made of others."""
-    return isinstance(
-        func, torch._ops.OpOverload
-    ) and torch._C._dispatch_has_kernel_for_dispatch_key(
-        _name(func), "CompositeImplicitAutograd"
-    )
-
-
-@functools.cache
-def _touches_nothing(func: Any) -> bool:
-    """Tell whether an operator reads and writes no numbers."""
-    if torch.Tag.inplace_view in getattr(func, "tags", ()):
-        return True
-    name = str(func).removeprefix("aten.").partition(".")[0]
-    return name.startswith(("empty", "new_empty")) or name in ("set_", "is_same_size")
-
-
-@functools.cache
-def _is_view(func: Any) -> bool:
-    """Return whether an operator gives other views of the memory that it is given."""
-    if str(func).removeprefix("aten.").partition(".")[0] in _SAME_MEMORY:
-        return True
-    schema = getattr(func, "_schema", None)
-    returns = [] if schema is None else [r.alias_info for r in schema.returns]
-    return any(info is not None and not info.is_write for info in returns)
-
-
-@functools.cache
-def _takes_any(func: Any) -> bool:
-    """Tell whether an operator takes tensors of several devices."""
-    if not isinstance(func, torch._ops.OpOverload):
-        return True
-    return "index" in _name(func) or "set_" in _name(func)
-
-
-def _name(func: Any) -> str:
-    name: str = func.name()
-    return name
-
-
-def _spelled(func: Any) -> str:
-    """Name an operator, or a function that stands for one."""
-    is_operator = isinstance(func, torch._ops.OpOverload)
-    return str(func) if is_operator else str(getattr(func, "__name__", func))
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """Iterate the arguments that an operator writes to."""
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        if func.__name__ == "setitem":
-            yield args[0]
-        return
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[position] if position < len(args) else None
-            given = kwargs.get(argument.name, given)
-            yield from (x for x in tree_leaves(given) if isinstance(x, Tensor))

@@ -49,6 +49,14 @@ class Delayed:
                     rest.append(work)
         self._works = rest
 
+    def put_off(self, run: Callable[[], None], gates: frozenset[Gate]) -> None:
+        """Run what gives nothing when the gates are open; at once if there are none."""
+        if gates:
+            self._works.append(_Work(run, gates))
+            return
+        with _disable_current_modes():
+            run()
+
     def run(
         self,
         func: Any,

@@ -139,14 +139,16 @@ class Log:
                 for use in uses_of(call, tensors, operation or call, place):
                     self.model.use(storage, stream, use, index)
 
-    def allocate(self, storage: int, stream: StreamId) -> None:
-        """Note that a stream has got a block; it is no entry."""
+    def allocate(self, storage: int, stream: StreamId, *, pooled: bool = False) -> None:
+        """Note that a stream has got a block, perhaps of a graph's pool; no entry."""
         with self.order.changed:
             place, last = here(), self.order.known.last(stream)
             # The memory may have been used before, by work that is still queued.
             used = Access("allocated", stream, last, place=place)
+            born = [used] if last >= 0 and not pooled else []
             self.allocated[storage] = stream
-            self.model.allocate(storage, stream, place, [used] if last >= 0 else [])
+            # A graph keeps its pool to itself: no free gives it to other work.
+            self.model.allocate(storage, None if pooled else stream, place, born)
 
     def name_stream(self, stream: StreamId) -> None:
         """Note where a stream is made: the program has a name for it there."""

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.once import each_once, stand_twice
-from tensorpack._leaves.operations import as_leaf, moved
+from tensorpack._leaves.operations import as_leaf, each_once, has_repeats, moved
 from tensorpack._leaves.storage import owned_tensors
 from tensorpack._leaves.streams import Streams
 from tensorpack._walk.values import a_class
 from tensorpack.errors import CaptureError, LeafError
 from tensorpack.guard.queries import is_done
-from tensorpack.transfer.packing import Packer
+from tensorpack.transfer.native import LEFT_TO_PYTHON, Core, Native
+from tensorpack.transfer.packing import Entry, Packer
 from tensorpack.transfer.staging import PinnedPool, Stager
 
 __all__ = ["CopyQueue", "Queued", "check_leaves", "copied"]
@@ -27,8 +27,9 @@ class Queued(NamedTuple):
 
     Attributes:
         leaves: the new leaves, in the order of the old ones.
-        buffers: the packed buffers, each to be recorded on a consumer.
-        alone: the new leaves that are in no buffer, each to be recorded as well.
+        buffers: new blocks of device memory, packs and plain leaves, each to be
+            recorded on a consumer.
+        alone: the other new leaves, which may have any number of blocks.
         resident: leaves that were on the device already, to be recorded too.
         ready: recorded on the copy stream after the last copy.
     """
@@ -38,6 +39,24 @@ class Queued(NamedTuple):
     alone: Sequence[Any]
     resident: Sequence[Any]
     ready: torch.Event
+
+
+class _Rest(NamedTuple):
+    """The leaves that go one by one, and where to put what comes of it.
+
+    Attributes:
+        leaves: all leaves.
+        indexes: which of them.
+        new: takes the new leaves.
+        buffers: takes those that are one block each.
+        sources: takes what DMA reads.
+    """
+
+    leaves: Sequence[Any]
+    indexes: Sequence[int]
+    new: list[Any]
+    buffers: list[Tensor]
+    sources: list[Any]
 
 
 class CopyQueue:
@@ -57,6 +76,8 @@ class CopyQueue:
         stream: torch.Stream,
         packer: Packer,
         stager: Stager,
+        *,
+        native: Native | None,
     ) -> None:
         self.stream = stream
         self.packer = packer
@@ -71,10 +92,21 @@ class CopyQueue:
         self._lock = threading.RLock()
         self._entered = streams.entered
         self._keeping = threading.Lock()
+        self.core: Core | None = None
+        if native is not None:
+            self.core = native.Core(
+                device,
+                packer.below,
+                packer.together,
+                stream.stream_id,
+                self._staging.take_bytes,
+                torch.Event,
+                streams.capturing,
+            )
 
     def put(
         self,
-        leaves: Sequence[Any],
+        leaves: list[Any],
         key_of: Callable[[object], str],
         after: torch.Stream | None,
     ) -> Queued:
@@ -90,83 +122,143 @@ class CopyQueue:
             CaptureError: the copy stream is capturing; nothing was queued then.
             LeafError: no stream could be recorded on a leaf; the same.
         """
-        if not stand_twice(leaves):
-            return self._put(leaves, key_of, after)
+        if self.core is not None:
+            found = self.core.look(leaves)
+            if not found & LEFT_TO_PYTHON:
+                if found:
+                    after = self._check(leaves, key_of, after)
+                with self._lock:
+                    return self._put_natively(self.core, leaves, after)
+        if has_repeats(leaves):
+            return self._put_each_once(leaves, key_of, after)
+        entry = self.packer.find(leaves)
+        if entry.move is None:
+            after = self._check(leaves, key_of, after)
+        elif entry.alone:  # the key says that the others are plain
+            after = self._check([leaves[i] for i in entry.alone], key_of, after)
+        with self._lock, self._entered(self.stream):
+            return self._put(entry, leaves, after)
+
+    def _put_each_once(
+        self,
+        leaves: list[Any],
+        key_of: Callable[[object], str],
+        after: torch.Stream | None,
+    ) -> Queued:
+        """Queue the copies of leaves of which some stand twice."""
         queued: list[Queued] = []
 
         def put(found: Sequence[Any]) -> list[Any]:
-            queued.append(self._put(found, key_of, after))
+            queued.append(self.put(list(found), key_of, after))
             return queued[0].leaves
 
         new = each_once(leaves, put)
         return queued[0]._replace(leaves=new)
 
-    def _put(
+    def _check(
         self,
         leaves: Sequence[Any],
         key_of: Callable[[object], str],
         after: torch.Stream | None,
+    ) -> torch.Stream | None:
+        """Check leaves of any kind; return the stream whose work they wait for."""
+        check_leaves(leaves, key_of)
+        if after is None and _reads_device(leaves, self._device):
+            return self._streams.current()
+        return after
+
+    def _put_natively(
+        self, core: Core, leaves: list[Any], after: torch.Stream | None
     ) -> Queued:
-        """Queue the copies of leaves of which none stands twice."""
+        """Let the compiled core queue what it can, and queue the rest."""
         alone: Sequence[Any] = ()
         resident: Sequence[Any] = ()
-        hosts: Sequence[Tensor] = ()
+        rows: Sequence[Tensor] = ()
         sources: list[Any] = []
-        streams = self._streams
-        entry = self.packer.find(leaves)
-        if entry.move is None or entry.alone:
-            check_leaves(leaves, key_of)
-            if after is None and _reads_device(leaves, self._device):
-                after = streams.current()
-        with self._lock, self._entered(self.stream):
-            if streams.capturing():
+        ready: torch.Event | None = None
+        try:
+            moved = core.move(leaves, sources)
+            if moved is None:
                 raise CaptureError(call="start", stream="copy")
-            # A leaf that moves itself may start another transfer meanwhile.
-            before, self._entered = self._entered, streams.entered_again
-            try:
-                new, hosts, buffers, indexes = self.packer.pack(
-                    entry, leaves, self._device, self._staging.take
-                )
-                if indexes:
-                    alone, resident = self._put_alone(
-                        [(i, leaves[i]) for i in indexes], after, new, sources
-                    )
-            finally:
-                self._entered = before
-                # Also after an error: what was queued until then still reads.
-                ready = self._last = streams.record(self.stream)
-                self._staging.give_back(hosts, ready)
-                if sources:
-                    with self._keeping:
-                        self.retained.append((ready, sources))
+            new, rows, buffers, rest, ready = moved
+            if rest:
+                ready = None
+                with self._entered(self.stream):
+                    left = _Rest(leaves, rest, new, buffers, sources)
+                    alone, resident = self._put_rest(left, after)
+        finally:
+            ready = self._keep(rows, sources, ready)
         return Queued(new, buffers, alone, resident, ready)
 
-    def _put_alone(
-        self,
-        rest: Sequence[tuple[int, Any]],
-        after: torch.Stream | None,
-        new: list[Any],
-        sources: list[Any],
+    def _put(
+        self, entry: Entry, leaves: Sequence[Any], after: torch.Stream | None
+    ) -> Queued:
+        """Queue the copies of leaves of which none stands twice; on the copy stream."""
+        alone: Sequence[Any] = ()
+        resident: Sequence[Any] = ()
+        rows: Sequence[Tensor] = ()
+        sources: list[Any] = []
+        if self._streams.capturing():
+            raise CaptureError(call="start", stream="copy")
+        try:
+            new, rows, buffers, rest = self.packer.pack(
+                entry, leaves, self._device, self._staging.take
+            )
+            if rest:
+                left = _Rest(leaves, rest, new, buffers, sources)
+                alone, resident = self._put_rest(left, after)
+        finally:
+            ready = self._keep(rows, sources, None)
+        return Queued(new, buffers, alone, resident, ready)
+
+    def _keep(
+        self, rows: Sequence[Tensor], sources: list[Any], ready: torch.Event | None
+    ) -> torch.Event:
+        """Keep what the copies read; also after an error, which ends none of them."""
+        if ready is None:
+            ready = self._streams.record(self.stream)
+        self._last = ready
+        self._staging.give_back(rows, ready)
+        if sources:
+            with self._keeping:
+                self.retained.append((ready, sources))
+        return ready
+
+    def _put_rest(
+        self, rest: _Rest, after: torch.Stream | None
     ) -> tuple[list[Any], list[Any]]:
-        """Queue each leaf that is in no pack; give the new ones and those there."""
+        """Queue each leaf that is in no pack; return the odd ones and those there."""
+        # A leaf that moves itself may start another transfer meanwhile.
+        before, self._entered = self._entered, self._streams.entered_again
+        try:
+            return self._put_each(rest, after)
+        finally:
+            self._entered = before
+
+    def _put_each(
+        self, rest: _Rest, after: torch.Stream | None
+    ) -> tuple[list[Any], list[Any]]:
+        leaves, indexes, new, buffers, sources = rest
         alone: list[Any] = []
         resident: list[Any] = []
         waited = False
-        for index, leaf in rest:
+        for index in indexes:
+            leaf = leaves[index]
             if _is_on_host(leaf):
-                new[index], source = self.stager.move(leaf, self.stream)
-            elif _device_of(leaf) == self._device:
+                new[index], source, plain = self.stager.move(leaf, self.stream)
+                if source is not None:
+                    sources.append(source)
+                (buffers if plain else alone).append(new[index])
+                continue
+            if _device_of(leaf) == self._device:
                 new[index] = leaf
                 resident.append(leaf)
                 continue
-            else:
-                if after is not None and not waited:
-                    self._streams.record(after).wait(self.stream)
-                    waited = True
-                source = leaf
-                (new[index],) = moved([leaf], self._device, non_blocking=True)
-            if source is not None:
-                sources.append(source)
+            if after is not None and not waited:
+                self._streams.record(after).wait(self.stream)
+                waited = True
+            (new[index],) = moved([leaf], self._device, non_blocking=True)
+            sources.append(leaf)
             alone.append(new[index])
         return alone, resident
 
@@ -187,11 +279,11 @@ class CopyQueue:
 
 
 def check_leaves(leaves: Sequence[Any], key_of: Callable[[object], str]) -> None:
-    """Raise for a leaf that cannot be copied, or that nobody could be recorded on.
+    """Raise for a leaf that cannot be copied, or on which no stream can be recorded.
 
     Raises:
-        LeafError: a leaf has no data, or nobody can tell what memory it owns, or it
-            does not say on which device it is.
+        LeafError: a leaf has no data, or it cannot be known what memory it owns, or
+            it does not say on which device it is.
     """
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
@@ -204,13 +296,38 @@ def check_leaves(leaves: Sequence[Any], key_of: Callable[[object], str]) -> None
                 problem="has no data to copy",
                 remedy="Fill it first, or leave it out of what travels.",
             )
+        if leaf.is_cpu and not _has_memory(leaf):
+            raise LeafError(
+                key=key_of(leaf),
+                found="a tensor whose memory was freed",
+                problem="has no data to copy",
+                remedy="Fill it first, or leave it out of what travels.",
+            )
         odd = type(leaf) is not Tensor
         if odd or (not leaf.is_nested and leaf.layout is not torch.strided):
             owned_tensors(key_of(leaf), leaf)
 
 
+def _has_memory(leaf: Tensor) -> bool:
+    """Return whether a strided tensor's items lie inside of its storage."""
+    if type(leaf) is not Tensor or leaf.layout is not torch.strided:
+        return True
+    try:
+        nbytes = leaf.untyped_storage().nbytes()
+        first = leaf.storage_offset()
+        if leaf.is_contiguous():
+            last = first + leaf.numel() - 1
+        else:
+            steps = zip(leaf.shape, leaf.stride(), strict=True)
+            last = first + sum((n - 1) * step for n, step in steps)
+    except RuntimeError:  # of a nested tensor, or one inside of a transform
+        return True
+    fits = (last + 1) * leaf.itemsize <= nbytes
+    return fits or leaf.numel() == 0 or leaf._is_zerotensor()
+
+
 def _check_device(leaf: object, key_of: Callable[[object], str]) -> None:
-    """Raise for a leaf that is no tensor and has no device's name as its device."""
+    """Raise for a leaf that is not a tensor and whose device is not a device."""
     try:
         _device_of(leaf)
     except Exception as error:
@@ -218,20 +335,20 @@ def _check_device(leaf: object, key_of: Callable[[object], str]) -> None:
         raise LeafError(
             key=key_of(leaf),
             found=a_class(type(leaf)),
-            problem="has a `device` that is none",
+            problem="has a `device` that is not a device",
             remedy=f"Let `{name}.device` be a `torch.device` or its name.",
         ) from error
 
 
 def _is_on_host(leaf: Any) -> bool:
-    """Tell whether a leaf is a tensor on the host."""
+    """Return whether a leaf is a tensor on the host."""
     if type(leaf) is Tensor:
         return leaf.is_cpu
     return isinstance(leaf, Tensor) and leaf.device.type == "cpu"
 
 
 def _reads_device(leaves: Sequence[Any], device: torch.device) -> bool:
-    """Tell whether the copies themselves read device memory."""
+    """Return whether the copies themselves read device memory."""
     for leaf in leaves:
         if leaf.__class__ is not Tensor or not leaf.is_cpu:
             where = _device_of(leaf)
@@ -241,7 +358,7 @@ def _reads_device(leaves: Sequence[Any], device: torch.device) -> bool:
 
 
 def _device_of(leaf: Any) -> torch.device | None:
-    """Ask a leaf where it is; one that is no tensor may not know."""
+    """Ask a leaf where it is; one that is not a tensor may not know."""
     device = getattr(leaf, "device", None)
     return None if device is None else torch.device(device)
 
@@ -250,7 +367,7 @@ def copied(leaves: Sequence[Any], device: torch.device) -> list[Any]:
     """Copy at once, also to where a leaf is, so that sources may be overwritten."""
 
     def copy_each(found: Sequence[Any]) -> list[Any]:
-        # One that is no tensor may give a new object around the old memory.
+        # One that is not a tensor may give a new object around the old memory.
         own = [x if isinstance(x, Tensor) else _copy_of(x) for x in found]
         new = moved(own, device, non_blocking=False)
         return [

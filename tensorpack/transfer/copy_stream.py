@@ -19,7 +19,6 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from tensorpack._functions import check_replaceable, entries_of, merged
 from tensorpack._leaves.streams import (
     StreamId,
     Streams,
@@ -29,12 +28,14 @@ from tensorpack._leaves.streams import (
     with_index,
 )
 from tensorpack._walk.build import prepared, rebuild
+from tensorpack._walk.mappings import check_replaceable, entries_of, merged
 from tensorpack._walk.walk import Walk, walk
 from tensorpack.errors import CaptureError, HandoffError, StreamError
 from tensorpack.transfer.copy_queue import CopyQueue, check_leaves, copied
 from tensorpack.transfer.fetch import Fetch, Fetcher
 from tensorpack.transfer.handoff import Counters, Handoff, record_handoff
 from tensorpack.transfer.in_flight import NAP, PATIENCE, Flights, check_limit
+from tensorpack.transfer.native import load
 from tensorpack.transfer.packing import PACK_BELOW, Packer
 from tensorpack.transfer.polling import Poller
 from tensorpack.transfer.staging import SLOT, Stager
@@ -67,6 +68,7 @@ class CopyStream:
         pack: bool = True,
         pack_below: int = PACK_BELOW,
         staging: int = 4 * SLOT,
+        staging_limit: int = 256 << 20,
     ) -> None:
         """Make the copy stream of a device.
 
@@ -76,9 +78,14 @@ class CopyStream:
             priority: of the stream made here; a lower number goes first.
             max_in_flight: how many payloads may be started and not proven to be past
                 their consumer; at this many, `start` blocks the host.
-            pack: let small leaves travel in one buffer.
-            pack_below: bytes under which a leaf is packed.
-            staging: bytes of pinned memory for larger leaves, made now.
+            pack: let small leaves travel in one buffer; else each has a copy and a
+                block of its own.
+            pack_below: bytes under which a leaf is small.
+            staging: bytes of pinned memory for larger pageable leaves, made now.
+            staging_limit: bytes up to which more of it is taken where it is too little
+                for what is on its way; only there does the host wait. The default is
+                256 MiB. A fresh block costs the host about 0.8 milliseconds for each
+                million bytes, once.
 
         Raises:
             StreamError: `stream` is of another device, or `device` is not there.
@@ -101,11 +108,18 @@ class CopyStream:
             self._streams,
             self.device,
             self.stream,
-            Packer(pack_below if pack else 0),
-            Stager(self._streams, self.device, max(1, -(-staging // SLOT))),
+            Packer(pack_below, together=pack),
+            self._stager(self._streams, staging, staging_limit),
+            native=load(),
         )
-        self._flights = Flights(max_in_flight, self._streams.record)
+        self._flights = Flights(max_in_flight, self._streams.record, self._polls)
         self._fetcher = Fetcher(self._streams, self.device, self._polls)
+
+    def _stager(self, streams: Streams, nbytes: int, limit: int) -> Stager:
+        """Make the stager of large leaves."""
+        slots = max(1, -(-nbytes // SLOT))
+        most = max(slots, limit // SLOT)
+        return Stager(streams, self.device, slots, most, self._polls.synchronize)
 
     def start(
         self,
@@ -127,32 +141,40 @@ class CopyStream:
             LeafError: a value has no lifetime support; nothing was queued then.
             CaptureError: the current or the copy stream is capturing a graph.
             HandoffError: the copy stream is closed, this thread has paused it, or the
-                limit is reached and nobody takes what is in flight.
+                limit is reached and nothing in flight is taken.
 
         Streams:
             Copies are queued on the copy stream. The host does not block, except at
-            `max_in_flight`, while another thread pauses, and where a large pageable
-            leaf finds no free pinned memory (see `warm`). Keeps host lifetime and host
-            immutability; `wait` keeps order and device lifetime.
+            `max_in_flight`, while another thread pauses, and where large pageable
+            leaves on their way fill all pinned memory up to `staging_limit`. Keeps host
+            lifetime and host immutability; `wait` keeps order and device lifetime.
         """
         self._check_open("start")
-        if self._polls.paused_by:
-            self._polls.await_running("start")
         if after is not None and self._streams is not None:
             check_stream(after, self.device)
         if keys is not None:
             check_replaceable(value)
-        value_, found = prepared(value if keys is None else entries_of(value, keys))
-        if self._streams is None:
-            check_leaves(found.leaves, found.key_of)
-            new = copied(found.leaves, self.device)
-            self.counters.add(new, (), new)
-            twin = rebuild(value_, new)
-            return Handoff(twin if keys is None else merged(value, twin), self._polls)
-        handoff = self._start_queued(value_, found, after, self._streams)
+        self._polls.enter("start")
+        try:
+            travels, found = prepared(
+                value if keys is None else entries_of(value, keys)
+            )
+            if self._streams is None:
+                handoff = self._copied(travels, found)
+            else:
+                handoff = self._start_queued(travels, found, after, self._streams)
+        finally:
+            self._polls.leave()
         if keys is not None:
             handoff.value = merged(value, handoff.value)
         return handoff
+
+    def _copied(self, value: Any, found: Walk) -> Handoff[Any]:
+        """Copy at once, where there are no streams."""
+        check_leaves(found.leaves, found.key_of)
+        new = copied(found.leaves, self.device)
+        self.counters.add(new, (), new)
+        return Handoff(rebuild(value, new), self._polls)
 
     def _start_queued(
         self, value: Any, found: Walk, after: torch.Stream | None, streams: Streams
@@ -176,8 +198,11 @@ class CopyStream:
         except BaseException:
             flights.leave(flight)
             raise
-        flight.set_off(queued.ready, handoff)
+        flight.set_off(queued.ready, handoff, flights.dropped)
         self.counters.add(leaves, queued.buffers, queued.alone)
+        stager = queue.stager
+        self.counters.staging_growths = stager.growths
+        self.counters.staging_waits = stager.waits
         return handoff
 
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
@@ -230,21 +255,20 @@ class CopyStream:
             only torch knows how to copy (sparse, subclasses).
         """
         self._check_open("fetch")
-        if self._polls.paused_by:
-            self._polls.await_running("fetch")
-        found = walk(value)
-        if self._streams is None:
-            with torch.no_grad():
-                return Fetch(value, copied(found.leaves, self.device), self._polls)
-        if self._streams.capturing():
-            raise CaptureError(call="fetch", stream="current")
-        if after is None:
-            after = self._streams.current()
-        else:
-            check_stream(after, self.device)
-            if self._streams.is_capturing(after):
-                raise CaptureError(call="fetch", stream="producer")
-        return Fetch(value, *self._fetcher.fetch(found, after))
+        with self._polls.entered("fetch"):
+            found = walk(value)
+            if self._streams is None:
+                with torch.no_grad():
+                    return Fetch(value, copied(found.leaves, self.device), self._polls)
+            if self._streams.capturing():
+                raise CaptureError(call="fetch", stream="current")
+            if after is None:
+                after = self._streams.current()
+            else:
+                check_stream(after, self.device)
+                if self._streams.is_capturing(after):
+                    raise CaptureError(call="fetch", stream="producer")
+            return Fetch(value, *self._fetcher.fetch(found, after))
 
     def warm(self, nbytes: int) -> None:
         """Have pinned memory ready for leaves of `nbytes` in flight at once.
@@ -267,12 +291,17 @@ class CopyStream:
         return len(self._flights.open) if self._streams is not None else 0
 
     @property
+    def native(self) -> bool:
+        """Whether the compiled core does the work (`python -m tensorpack native`)."""
+        return self._streams is not None and self._queue.core is not None
+
+    @property
     def retained(self) -> int:
         """How many transfers still have sources that are kept for DMA."""
         return len(self._queue.retained) if self._streams is not None else 0
 
     def full(self) -> bool:
-        """Tell whether `start` would block at `max_in_flight`."""
+        """Return whether `start` would block at `max_in_flight`."""
         if self._streams is None:
             return False
         if self._polls.paused_by:
@@ -302,7 +331,8 @@ class CopyStream:
     def pause(self) -> AbstractContextManager[None]:
         """Ask no event anything while another thread captures a graph.
 
-        `start` and `fetch` on other threads block until the pause ends.
+        The pause begins when other threads have left `start` and `fetch`, where they
+        ask; the next ones block until it ends.
         """
         return self._polls.pause()
 
@@ -324,12 +354,13 @@ class CopyStream:
         self._polls.close()
 
     def __repr__(self) -> str:
-        """Say where to, and how much is on its way."""
-        state = "closed" if self._closed else f"in_flight={self.in_flight}"
+        """Show the device, how much is on its way, and whether the core is compiled."""
+        state = f"in_flight={self.in_flight}{', native' * self.native}"
+        state = "closed" if self._closed else state
         return f"CopyStream({str(self.device)!r}, {state})"
 
     def __enter__(self) -> Self:
-        """Give the copy stream itself; leaving closes it."""
+        """Return the copy stream itself; leaving closes it."""
         return self
 
     def __exit__(

@@ -6,13 +6,14 @@ from typing import Any, Generic, Never, TypeVar
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.once import each_once
-from tensorpack._leaves.operations import moved, record
+from tensorpack._leaves.operations import each_once, moved
+from tensorpack._leaves.record import record
+from tensorpack._leaves.storage import is_plain_tensor
 from tensorpack._leaves.streams import Streams
 from tensorpack._walk.build import rebuild
 from tensorpack._walk.walk import Walk
 from tensorpack.errors import StreamError
-from tensorpack.transfer.layout import PLAIN, layout_of
+from tensorpack.transfer.layout import layout_of
 from tensorpack.transfer.packing import gather
 from tensorpack.transfer.polling import Poller
 
@@ -42,21 +43,21 @@ class Fetch(Generic[T]):
         self._polls = polls
 
     def __repr__(self) -> str:
-        """Name the class of what travels; its numbers may not be there yet."""
+        """Show the class of what travels; its numbers may not be there yet."""
         return f"Fetch({type(self._twin).__qualname__})"
 
     def __getattr__(self, name: str) -> Never:
-        """Say how the result is got, to who takes the handle for it."""
+        """Raise for the use of the handle as the result."""
         msg = f"a fetch has no `{name}`: `result()` or `await` gives the payload"
         raise AttributeError(msg, name=name, obj=self)
 
     def __getitem__(self, key: object) -> Never:
-        """Say the same, where the result is a container."""
+        """Raise in the same way where the result is a container."""
         msg = f"a fetch has no items ({key!r}): `result()` or `await` gives them"
         raise TypeError(msg)
 
     def done(self) -> bool:
-        """Tell whether the results can be read; while polling is paused, say no."""
+        """Return whether the results can be read; not while polling is paused."""
         return self._polls.all_done(self._events)
 
     def result(self, *, numpy: bool = False) -> T:
@@ -68,8 +69,7 @@ class Fetch(Generic[T]):
             numpy: give each tensor as an array of the same memory. Dtypes that numpy
                 lacks (bfloat16, float8) stay tensors.
         """
-        for event in self._events:
-            event.synchronize()
+        self._polls.synchronize(self._events)
         if not numpy:
             return self._twin
         return rebuild(self._twin, [_as_array(leaf) for leaf in self._leaves])
@@ -129,7 +129,7 @@ class Fetcher:
 
     def _to_host(self, leaf: Any) -> Any:
         """Copy one leaf: into pinned memory if its bytes are all there is to it."""
-        odd = type(leaf) not in PLAIN or leaf.is_nested or leaf.is_quantized
+        odd = not is_plain_tensor(type(leaf)) or leaf.is_nested or leaf.is_quantized
         if odd or leaf.layout is not torch.strided:
             (host,) = moved([leaf], _HOST, non_blocking=False)
             return host

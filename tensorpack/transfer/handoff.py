@@ -7,7 +7,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.operations import record
+from tensorpack._leaves.record import record
 from tensorpack.errors import HandoffError
 from tensorpack.transfer.copy_queue import Queued
 from tensorpack.transfer.in_flight import Flight
@@ -29,6 +29,9 @@ class Counters:
         copies: how many copies were queued.
         records: how often a stream was recorded on a block.
         blocked: how often `start` blocked the host at `max_in_flight`.
+        staging_growths: how often large pageable leaves took more pinned memory, each
+            time 4 MiB.
+        staging_waits: how often they had to wait for some, at `staging_limit`.
     """
 
     payloads: int = 0
@@ -37,6 +40,8 @@ class Counters:
     copies: int = 0
     records: int = 0
     blocked: int = 0
+    staging_growths: int = 0
+    staging_waits: int = 0
 
     def add(
         self, leaves: Sequence[Any], buffers: Sequence[Tensor], alone: Sequence[Any]
@@ -52,10 +57,10 @@ class Counters:
 
 
 def _bytes_of(leaf: Any) -> int:
-    """Count the bytes of a leaf's numbers; 0 where it does not tell them."""
+    """Count the bytes of a leaf's numbers; 0 where it does not say."""
     try:
         nbytes = leaf.nbytes
-    except (AttributeError, RuntimeError):  # of a sparse tensor nobody can say
+    except (AttributeError, RuntimeError):  # a sparse tensor has none
         return 0
     return nbytes if isinstance(nbytes, int) else 0
 
@@ -98,19 +103,19 @@ class Handoff(Generic[T]):
         self.flight: Flight | None = flight
 
     def __repr__(self) -> str:
-        """Name the class of what travels; its numbers may not be there yet."""
+        """Show the class of what travels; its numbers may not be there yet."""
         what = "taken" if self._taken else type(self.value).__qualname__
         return f"Handoff({what})"
 
     def __getattr__(self, name: str) -> Never:
-        """Say how the payload is got, to who takes the handoff for it."""
+        """Raise for the use of the handoff as the payload."""
         msg = f"a handoff has no `{name}`: `wait(stream)` gives the payload"
         if self._taken:
             msg = f"a handoff has no `{name}`, and its payload was taken"
         raise AttributeError(msg, name=name, obj=self)
 
     def __getitem__(self, key: object) -> Never:
-        """Say the same, where the payload is a container."""
+        """Raise in the same way where the payload is a container."""
         msg = f"a handoff has no items ({key!r}): `wait(stream)` gives the payload"
         raise TypeError(msg)
 
@@ -155,13 +160,12 @@ class Handoff(Generic[T]):
         return value
 
     def done(self) -> bool:
-        """Tell whether the copies are done; while polling is paused, say no."""
+        """Return whether the copies are done; not while polling is paused."""
         return self._polls.all_done(self.events)
 
     def synchronize(self) -> None:
         """Block the host until the copies are done."""
-        for event in self.events:
-            event.synchronize()
+        self._polls.synchronize(self.events)
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait until the copies are done, without blocking the running loop.

@@ -2,15 +2,12 @@
 
 # Note [in flight]
 The caching allocator records its events only when a block is freed, so a host far
-ahead of the device piles up memory that nobody can reuse. Each `wait` therefore
+ahead of the device piles up memory that cannot be reused. Each `wait` therefore
 records an event on the consumer before it hands a payload out; the event is behind all
 work that was queued for the payload before. When it is done, that payload is past.
 """
 
-import asyncio
-import contextlib
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Never
@@ -20,13 +17,14 @@ import torch
 from tensorpack._leaves.streams import StreamId
 from tensorpack.errors import HandoffError
 from tensorpack.guard.queries import is_done
+from tensorpack.transfer.polling import Poller
 
 __all__ = ["NAP", "PATIENCE", "Flight", "Flights", "check_limit"]
 
-PATIENCE = 30.0
+PATIENCE = 10.0
 """Seconds to wait at the limit for another thread or task to take a handoff."""
 NAP = 0.001
-"""Seconds between looks: who takes or drops a handoff tells nobody."""
+"""Seconds between the looks of a coroutine."""
 
 
 def check_limit(limit: object) -> None:
@@ -46,7 +44,7 @@ class Flight:
 
     Attributes:
         ready: recorded on the copy stream after the last copy; None until then.
-        owner: gives the handoff, as long as anybody holds it.
+        owner: gives the handoff, as long as it is held.
         readers: the consumers that have it and are not asked yet.
         events: recorded on each consumer behind its work for this payload.
     """
@@ -59,12 +57,14 @@ class Flight:
         self.readers: dict[StreamId, torch.Stream] = {}
         self.events: list[torch.Event] = []
 
-    def set_off(self, ready: torch.Event, owner: object) -> None:
-        """Note that the copies are queued, and who will hand them out."""
-        self.ready, self.owner = ready, weakref.ref(owner)
+    def set_off(
+        self, ready: torch.Event, owner: object, dropped: Callable[[object], None]
+    ) -> None:
+        """Note that the copies are queued, who will hand them out, and whom to tell."""
+        self.ready, self.owner = ready, weakref.ref(owner, dropped)
 
     def is_past(self) -> bool:
-        """Tell whether every consumer is proven past it, or nobody can ask for it."""
+        """Return whether every consumer is proven past it, or none can get it."""
         if self.readers:
             return False
         if self.events:
@@ -87,21 +87,27 @@ class Flights:
     """
 
     def __init__(
-        self, limit: int, record: Callable[[torch.Stream], torch.Event]
+        self,
+        limit: int,
+        record: Callable[[torch.Stream], torch.Event],
+        polls: Poller,
     ) -> None:
         self.limit = limit
-        self.blocked = 0
+        self.blocked: int = 0
         self._record = record
+        self._polls = polls
         self.open: list[Flight] = []
         self._reading: dict[StreamId, Flight] = {}
         self._lock = threading.RLock()  # a finalizer may come in between
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
 
     def enter(self) -> Flight:
         """Enter a payload that is being started; block the host while it is full.
 
         Raises:
-            HandoffError: everything in flight is still to be handed out, and nobody
-                does it.
+            HandoffError: everything in flight is still to be handed out, and is
+                not.
         """
         flight = Flight()
         blocked = False
@@ -115,10 +121,11 @@ class Flights:
                     return flight
             blocked = True
             event = self.oldest()
-            if event is None:
-                self._await_taker()
-            else:
-                event.synchronize()
+            with self._polls.stepped_out("start"):
+                if event is None:
+                    self._await_taker()
+                else:
+                    self._polls.synchronize((event,))
 
     def leave(self, flight: Flight) -> None:
         """Forget a payload that could not be started."""
@@ -133,6 +140,14 @@ class Flights:
                 before.proven_after(key, self._record(consumer))
             self._reading[key] = flight
             flight.readers[key] = consumer
+            if self._waiting:
+                self._changed.notify_all()
+
+    def dropped(self, _: object) -> None:
+        """Wake who waits: a handoff is gone that was perhaps never taken."""
+        if self._waiting:
+            with self._lock:
+                self._changed.notify_all()
 
     def reap(self) -> None:
         """Forget the payloads that every consumer is past."""
@@ -140,13 +155,13 @@ class Flights:
             self.open = [f for f in self.open if not f.is_past()]
 
     def full(self) -> bool:
-        """Tell whether `start` would have to block."""
+        """Return whether `start` would have to block."""
         if len(self.open) >= self.limit:
             self.reap()
         return len(self.open) >= self.limit
 
     def oldest(self) -> torch.Event | None:
-        """Give the event after which the first payload that was handed out is past."""
+        """Return the event after which the first one handed out is past."""
         with self._lock:
             for flight in self.open:
                 for key, reader in list(flight.readers.items()):
@@ -160,15 +175,18 @@ class Flights:
         return None
 
     def _await_taker(self) -> None:
-        """Wait until another thread takes a handoff; if none can, say so."""
-        until = time.monotonic() + (PATIENCE if _others_run() else 0.0)
-        while not self._is_one_taken():
-            if time.monotonic() >= until:
-                self.refuse("start")
-            time.sleep(NAP)
+        """Wait until another thread takes or drops a handoff; if none does, raise."""
+        with self._lock:
+            self._waiting += 1
+            try:
+                taken = self._changed.wait_for(self._is_one_taken, PATIENCE)
+            finally:
+                self._waiting -= 1
+        if not taken:
+            self.refuse("start")
 
     def refuse(self, call: str) -> Never:
-        """Raise: everything in flight is still to be handed out, and nobody does it."""
+        """Raise: everything in flight is still to be handed out."""
         raise HandoffError(
             call=call,
             problem=f"{self.limit} handoffs were started and none was waited for",
@@ -176,19 +194,7 @@ class Flights:
         )
 
     def _is_one_taken(self) -> bool:
-        with self._lock:
-            return any(f.readers or f.events or f.owner() is None for f in self.open)
-
-
-def _others_run() -> bool:
-    """Tell whether another thread may take a handoff while this one waits.
-
-    A thread that runs an event loop would hold up its own tasks, and the helper threads
-    of the polling take nothing.
-    """
-    with contextlib.suppress(RuntimeError):
-        asyncio.get_running_loop()
-        return False
-    me = threading.current_thread()
-    others = [t for t in threading.enumerate() if t is not me]
-    return any(not thread.name.startswith("tensorpack") for thread in others)
+        """Return whether a payload is past soon without another thread's doing."""
+        return len(self.open) < self.limit or any(
+            f.readers or f.events or f.owner() is None for f in self.open
+        )

@@ -87,5 +87,5 @@ def _prefetched(batches: Iterator[T], copies: CopyStream, depth: int) -> Iterato
 
 @functools.lru_cache(maxsize=64)
 def shared(device: torch.device) -> CopyStream:
-    """Give the copy stream that all loaders of a device share."""
+    """Return the copy stream that all loaders of a device share."""
     return CopyStream(device)

@@ -6,7 +6,7 @@ of the queue, so such leaves pass through pinned memory here.
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -45,13 +45,17 @@ class PinnedPool:
         self._nbytes = 0
 
     def take(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Give a row of items that no copy reads any more."""
+        """Return a row of items that no copy reads any more."""
         kept = self._free.get((count, dtype))
         if kept and is_done(kept[0][0]):
             memory = kept.popleft()[1]
             self._nbytes -= memory.nbytes
             return memory
         return self._streams.pinned(count, dtype)
+
+    def take_bytes(self, nbytes: int) -> Tensor:
+        """Return a row of bytes, for the compiled core."""
+        return self.take(nbytes, torch.uint8)
 
     def give_back(self, rows: Iterable[Tensor], free_after: torch.Event) -> None:
         """Keep rows for later; torch takes those that are too much."""
@@ -81,14 +85,34 @@ class Stager:
 
     Attributes:
         waits: how often the host had to wait for a slot of the ring.
+        growths: how often there was none and one more was made.
     """
 
-    def __init__(self, streams: Streams, device: torch.device, slots: int) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        device: torch.device,
+        slots: int,
+        limit: int,
+        wait_for: Callable[[Iterable[torch.Event]], None],
+    ) -> None:
+        """Make a stager.
+
+        Args:
+            streams: the streams of the device.
+            device: where leaves go.
+            slots: how many slots the ring has from the start.
+            limit: up to how many it grows before the host waits for one.
+            wait_for: blocks the host until events are done.
+        """
         self._streams = streams
         self._device = device
+        self._limit = limit
+        self._wait_for = wait_for
         self._ring: deque[_Slot] = deque()
         self._lock = threading.Lock()
-        self.waits = 0
+        self.waits: int = 0
+        self.growths: int = 0
         self._grow(slots)
 
     def warm(self, nbytes: int) -> None:
@@ -100,34 +124,37 @@ class Stager:
     def _grow(self, slots: int) -> None:
         """Add slots, ready to be used first."""
         for _ in range(slots):
-            self._ring.appendleft(_Slot(self._streams.pinned(SLOT, torch.uint8)))
+            self._ring.appendleft(self._fresh())
 
-    def move(self, leaf: Tensor, stream: torch.Stream) -> tuple[Tensor, Any]:
+    def _fresh(self) -> _Slot:
+        return _Slot(self._streams.pinned(SLOT, torch.uint8))
+
+    def move(self, leaf: Tensor, stream: torch.Stream) -> tuple[Tensor, Any, bool]:
         """Move one host leaf; call it on the copy stream.
 
         Returns:
-            The leaf on the device, and what must stay alive until the copy is done
-            (None if nothing).
+            The leaf on the device; what must stay alive until the copy is done (None if
+            nothing); and whether the new leaf is one block of memory.
         """
         if not is_plain(leaf):
-            return self._move_odd(leaf)
+            return (*self._move_odd(leaf), False)
         dense = _is_dense(leaf)
         if dense and leaf.is_pinned():
             # DMA reads the caller's own memory: it must live until then.
-            return leaf.to(self._device, non_blocking=True), leaf
+            return leaf.to(self._device, non_blocking=True), leaf, True
         if leaf.numel() == 0:
-            return leaf.to(self._device), None
+            return leaf.to(self._device), None, True
         source = leaf if dense else leaf.resolve_conj().resolve_neg()
         source = source if dense or _is_dense(source) else source.clone()
         if source.nbytes >= _RING_FROM:
             new = torch.empty_like(source, device=self._device)
             self._through_ring(_row(source), _row(new), stream)
-            return new, None
+            return new, None, True
         staged = self._streams.pinned(source.numel(), source.dtype)
         staged.copy_(source.as_strided(staged.shape, (1,)))
         new = staged.to(self._device, non_blocking=True)
         # In place, as no view of another: see Note [packed leaves].
-        return new.as_strided_(source.shape, source.stride()), None
+        return new.as_strided_(source.shape, source.stride()), None, True
 
     def _move_odd(self, leaf: Tensor) -> tuple[Tensor, Any]:
         """Move a leaf that only torch knows how to: sparse, a subclass, with grad."""
@@ -155,20 +182,30 @@ class Stager:
                 start = end
 
     def _slot_with_room(self) -> _Slot:
-        """Give the slot being filled, or else the one that is free first."""
+        """Return the slot being filled, or else a free one: an old or a new one.
+
+        Only where there may be no more slots does the host wait for the oldest.
+        """
         if self._ring[-1].used < SLOT:
             return self._ring[-1]
-        slot = self._ring.popleft()
-        self._ring.append(slot)
-        if slot.free_after is not None and not is_done(slot.free_after):
+        slot = self._ring[0]
+        busy_until = slot.free_after
+        if busy_until is None or is_done(busy_until):
+            self._ring.popleft()
+        elif len(self._ring) < self._limit:
+            self.growths += 1
+            slot = self._fresh()
+        else:
             self.waits += 1
-            slot.free_after.synchronize()
+            self._wait_for((busy_until,))
+            self._ring.popleft()
+        self._ring.append(slot)
         slot.used = 0
         return slot
 
 
 def _is_dense(leaf: Tensor) -> bool:
-    """Tell whether a leaf's items lie side by side, and mean what they say."""
+    """Return whether a leaf's items lie side by side, and mean what they say."""
     if leaf.is_conj() or leaf.is_neg():
         return False
     return leaf.is_contiguous() or bool(

@@ -33,8 +33,20 @@ ERRORS = (
     LifetimeError(
         cls="Batch",
         refusals=[
-            Refusal("meta", "dict[str, Any]", "Any", "says nothing", ("Write `X`.",)),
-            Refusal("x", "Any", "Any", "says nothing", ("Write `X`.", "Or `Y`.")),
+            Refusal(
+                "meta",
+                "dict[str, Any]",
+                "Any",
+                "does not say what it contains",
+                ("Write `X`.",),
+            ),
+            Refusal(
+                "x",
+                "Any",
+                "Any",
+                "does not say what it contains",
+                ("Write `X`.", "Or `Y`."),
+            ),
         ],
     ),
     DefinitionError(cls="Batch", problem="it is bad", remedy="Mend it."),
@@ -118,7 +130,7 @@ def test_arrives_from_a_worker_of_a_data_loader() -> None:
         _Broken(), num_workers=1, multiprocessing_context="fork"
     )
 
-    with pytest.raises(LeafError, match=r"`Batch\.ids`: an `int` stands where"):
+    with pytest.raises(LeafError, match=r"`Batch\.ids`: an `int` was found where"):
         next(iter(loader))
 
 

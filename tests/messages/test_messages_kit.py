@@ -1,10 +1,7 @@
 """Every message of the testing kit and of the commands in full."""
 
-import importlib.util
 import re
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensorpack import Borrowed, Payload, evolve, payload
-from tensorpack._cli import main
+from tensorpack import Borrowed, LifetimeAdapter, Payload, evolve, payload
 from tensorpack.testing import (
     assert_covers,
     assert_honest,
@@ -83,6 +79,77 @@ def note_of(cls: type) -> None:
 
 
 ONE = torch.ones(2)
+
+
+def read_on_the_host() -> None:
+    """Read what a held stream would have to write first."""
+    with recorded_streams() as log, log.held(torch.cuda.current_stream()):
+        there().item()
+
+
+def stuck() -> None:
+    class Stuck(list):  # type: ignore[type-arg]  # any items
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+    @attrs.define
+    class Owner:
+        xs: Any
+
+        def record_stream(self, stream: Any) -> None:
+            self.xs[0].record_stream(stream)
+
+    assert_covers(Owner(Stuck([ONE])))
+
+
+def empty_field() -> None:
+    @attrs.define
+    class Owner:
+        ids: Tensor
+        extra: Any = None
+
+        def record_stream(self, stream: Any) -> None:
+            self.ids.record_stream(stream)
+
+    Owner.__qualname__ = "Owner"
+    assert_covers(Owner)
+
+
+class Untyped:
+    def __init__(self, ids: Tensor, mask=None) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001  # nothing is known
+        self.ids, self.mask = ids, mask
+
+    def record_stream(self, stream: Any) -> None:
+        self.ids.record_stream(stream)
+
+
+class Pages:
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+
+class PagesAdapter(LifetimeAdapter[Pages]):
+    def leaves(self, value: Pages) -> list[Tensor]:
+        return [value.table]
+
+    def rebuild(self, value: Pages, leaves: Any) -> Pages:
+        return Pages(leaves[0])
+
+    def host(self, value: Pages) -> list[Tensor]:
+        return [value.table]
+
+
+def moves_what_stays() -> None:
+    cls: Any = payload(attrs.make_class("Paged", {"x": attrs.field(type=Pages)}))
+    assert_moves(cls(Pages(ONE)), "meta")
+
+
+def kept_stream() -> None:
+    with recorded_streams():
+        kept = torch.cuda.Stream
+    kept()
+
+
 CLASSES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: moved_by(copied_names),
@@ -104,10 +171,32 @@ CLASSES: list[tuple[Callable[[], object], str]] = [
         "`Batch.record_stream` records `cache`, which is borrowed.",
     ),
     (
-        lambda: honest(list[int], [{"deep": [ONE]}]),
+        lambda: honest(list[int], [1, {"deep": [ONE]}]),
         (
-            "`Open` hides `x[0]['deep'][0]` in a host field. Annotate the field so "
+            "`Open` hides `x[1]['deep'][0]` in a host field. Annotate the field so "
             "that its tensors travel, or mark it `HostOnly`."
+        ),
+    ),
+    (
+        moves_what_stays,
+        ("`Paged.to_device` moves `x.table`, which its adapter keeps on the host."),
+    ),
+    (
+        stuck,
+        "`stuck.<locals>.Owner` cannot be put on a device: its copies share `xs[0]`.",
+    ),
+    (
+        lambda: assert_covers(Untyped),
+        (
+            "`Untyped.mask`: it has no annotation. Pass a value: "
+            "`assert_covers(Untyped, mask=...)`."
+        ),
+    ),
+    (
+        empty_field,
+        (
+            "`Owner.extra`: `Any` does not say what it holds. Pass a value: "
+            "`assert_covers(Owner, extra=...)`."
         ),
     ),
     (
@@ -127,18 +216,6 @@ def test_what_a_class_does_wrong(act: Callable[[], object], text: str) -> None:
         act()
 
     assert text == str(caught.value)
-
-
-def read_on_the_host() -> None:
-    """Read what a held stream would have to write first."""
-    with recorded_streams() as log, log.held(torch.cuda.current_stream()):
-        there().item()
-
-
-def kept_stream() -> None:
-    with recorded_streams():
-        kept = torch.cuda.Stream
-    kept()
 
 
 def there() -> Tensor:
@@ -176,6 +253,12 @@ def waits_out_of_a_capture() -> None:
             event.wait(captured)
 
 
+def blocks_in_a_capture() -> None:
+    ids = there()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        ids.sum().item()
+
+
 def recorded(act: Callable[[], object]) -> Callable[[], None]:
     """Let an action run on a recorded machine."""
 
@@ -197,6 +280,14 @@ MACHINE: list[tuple[Callable[[], object], str]] = [
             "Expected all tensors to be on the same device, but found at least two "
             "devices, cuda:0 and cpu! (aten.add.Tensor)"
         ),
+    ),
+    (
+        recorded(lambda: torch.cuda.set_device(1)),
+        "CUDA error: invalid device ordinal",
+    ),
+    (
+        recorded(blocks_in_a_capture),
+        "CUDA error: operation not permitted when stream is capturing",
     ),
     (
         recorded(lambda: there().numpy()),
@@ -328,46 +419,3 @@ def test_host_write_into_a_copy() -> None:
             "Synchronize, before PLACE, with an event recorded on the default stream "
             "after PLACE."
         ) == re.sub(r"\S+:\d+", "PLACE", lines[-1].strip())
-
-
-COMMANDS: list[tuple[list[str], str]] = [
-    (
-        ["stubs", "json", "-o", "stubs"],
-        "`json`: holds no payload. Name a module that does.",
-    ),
-    (
-        ["stubs", "no_such_module", "-o", "stubs"],
-        (
-            "`no_such_module`: there is no module `no_such_module`. Check the "
-            "spelling, and run from the folder that holds it or install its package."
-        ),
-    ),
-    (
-        ["stubs", "spoken", "-o", "stubs"],
-        "`stubs` needs mypy, whose generator it completes. `pip install mypy`.",
-    ),
-]
-
-
-@pytest.mark.parametrize(("arguments", "text"), COMMANDS, ids=range(len(COMMANDS)))
-def test_wrong_target_of_a_command(
-    arguments: list[str],
-    text: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """One sentence, and exit code 2."""
-    source = "from tensorpack import payload\n\n@payload\nclass Batch:\n    size: int\n"
-    (tmp_path / "spoken.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name: None if name == "mypy" else found(name),
-    )
-
-    assert 2 == main(arguments)
-    assert f"{text}\n" == capsys.readouterr().err
-    sys.modules.pop("spoken", None)

@@ -324,7 +324,7 @@ class TestOtherClasses:
         It was accepted, and its first move failed in `object.__new__`.
         """
         decorated = type("Own", (cls,), {"__annotations__": {"a": Tensor}})
-        with pytest.raises(DefinitionError, match="own content is in no field"):
+        with pytest.raises(DefinitionError, match="own content is not in a field"):
             payload(decorated)
 
     def test_content_beside_the_items_raises(self) -> None:
@@ -374,8 +374,8 @@ NEVER_PAYLOADS: dict[str, tuple[Callable[[], Any], str]] = {
     "tensor": (lambda: type("T", (Tensor,), {}), "tensor"),
     "module": (lambda: type("M", (torch.nn.Module,), {}), "module"),
     "exception": (lambda: type("E", (ValueError,), {}), "ValueError"),
-    "function": (lambda: one, "no class"),
-    "instance": (lambda: 3, "no class"),
+    "function": (lambda: one, "expected a class"),
+    "instance": (lambda: 3, "expected a class"),
 }
 
 
@@ -391,7 +391,7 @@ def test_what_cannot_be_a_payload_says_so(make: Callable[[], Any], reason: str) 
 @pytest.mark.parametrize("annotation", [tuple, list, dict, collections.deque], ids=str)
 def test_bare_container_is_refused(annotation: Any) -> None:
     """A container that does not say what is inside is refused."""
-    with pytest.raises(LifetimeError, match="says nothing of what is inside"):
+    with pytest.raises(LifetimeError, match="does not say what it contains"):
         holder(annotation)
 
 

@@ -37,12 +37,12 @@ MAKERS: dict[str, Callable[[type], Any]] = {
 
 @pytest.mark.parametrize("bases", [(), (Filled,)])
 def test_own_init_without_fields_is_refused(bases: tuple[type, ...]) -> None:
-    """Nobody could tell what its instances hold."""
+    """It is unknown what its instances hold."""
     own = {} if bases else {"__init__": Filled.__init__}
-    with pytest.raises(DefinitionError, match="`__init__` of its own and no field"):
+    with pytest.raises(DefinitionError, match="its own `__init__` and no field"):
         payload(attrs.define(init=False)(type("Batch", bases, own)))
     if not bases:
-        with pytest.raises(DefinitionError, match="`__init__` of its own and no field"):
+        with pytest.raises(DefinitionError, match="its own `__init__` and no field"):
             payload(type("Batch", (), own))
 
 

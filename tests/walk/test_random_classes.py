@@ -1,6 +1,7 @@
 """Random classes: what is listed, moved, recorded and pinned is all that there is."""
 
 import ast
+import dataclasses
 import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -18,21 +19,22 @@ import tensorpack._install
 from tensorpack import clone, opaque, tensors
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._rules.nodes import (
-    Adapted,
-    Choice,
-    Entries,
-    Fixed,
-    Guard,
-    Items,
-    Kept,
-    Leaf,
-    Nested,
+    AdapterNode,
+    BorrowedNode,
+    DerivedNode,
+    DynamicNode,
+    HostNode,
+    HostOnlyNode,
+    MappingNode,
+    NamedTupleNode,
     Node,
-    Opaque,
-    Record,
-    Reset,
-    Typed,
-    Walked,
+    PayloadNode,
+    SelfMovingNode,
+    SequenceNode,
+    TensorNode,
+    TupleNode,
+    TypedDictNode,
+    UnionNode,
 )
 from tensorpack.testing import recorded_streams
 
@@ -214,56 +216,62 @@ def changed(node: Node, change: Callable[[Node], Node | None]) -> Node:
     if new is not None:
         return new
     match node:
-        case Items(item=item):
-            return attrs.evolve(node, item=changed(item, change))
-        case Entries(value=value):
-            return attrs.evolve(node, value=changed(value, change))
-        case Fixed(items=items):
-            return Fixed(tuple(changed(item, change) for item in items))
-        case Record(items=named) | Typed(items=named):
+        case SequenceNode(item=item):
+            return dataclasses.replace(node, item=changed(item, change))
+        case MappingNode(value=value):
+            return dataclasses.replace(node, value=changed(value, change))
+        case TupleNode(items=items):
+            return TupleNode(tuple(changed(item, change) for item in items))
+        case NamedTupleNode(items=named) | TypedDictNode(items=named):
             items = tuple((n, changed(item, change)) for n, item in named)
-            return attrs.evolve(node, items=items)
-        case Choice(arms=arms):
+            return dataclasses.replace(node, items=items)
+        case UnionNode(arms=arms):
             return choice(tuple(changed(arm, change) for arm in arms))
-        case Reset(inner=inner):
-            return Reset(changed(inner, change))
+        case DerivedNode(inner=inner):
+            return DerivedNode(changed(inner, change))
         case _:
             return node
 
 
 def choice(arms: tuple[Node, ...]) -> Node:
     """Make a union of what is left of its arms."""
-    return FORGOTTEN if all(isinstance(arm, Kept) for arm in arms) else Choice(arms)
+    return (
+        FORGOTTEN
+        if all(isinstance(arm, (HostNode, HostOnlyNode, BorrowedNode)) for arm in arms)
+        else UnionNode(arms)
+    )
 
 
-FORGOTTEN = Kept(Guard.NOTHING)
+FORGOTTEN = BorrowedNode()
 HOLES: dict[str, Callable[[Node], Node | None]] = {
     kind.__name__: lambda node, kind=kind: FORGOTTEN if isinstance(node, kind) else None
     for kind in (
-        Leaf,
-        Opaque,
-        Nested,
-        Adapted,
-        Walked,
-        Items,
-        Fixed,
-        Entries,
-        Record,
-        Typed,
-        Choice,
-        Reset,
+        TensorNode,
+        SelfMovingNode,
+        PayloadNode,
+        AdapterNode,
+        DynamicNode,
+        SequenceNode,
+        TupleNode,
+        MappingNode,
+        NamedTupleNode,
+        TypedDictNode,
+        UnionNode,
+        DerivedNode,
     )
 }
 HOLES["one arm of a Choice"] = lambda node: (
-    choice(node.arms[1:]) if isinstance(node, Choice) else None
+    choice(node.arms[1:]) if isinstance(node, UnionNode) else None
 )
 HOLES["last item of a Fixed"] = lambda node: (
-    Fixed((*node.items[:-1], FORGOTTEN)) if isinstance(node, Fixed) else None
+    TupleNode((*node.items[:-1], FORGOTTEN)) if isinstance(node, TupleNode) else None
 )
 HOLES["a marked value is moved"] = lambda node: (
-    Walked() if node in (Kept(Guard.DEVICE_TENSOR), FORGOTTEN) else None
+    DynamicNode() if node in (HostOnlyNode(), FORGOTTEN) else None
 )
-HOLES["a cache is moved"] = lambda node: node.inner if isinstance(node, Reset) else None
+HOLES["a cache is moved"] = lambda node: (
+    node.inner if isinstance(node, DerivedNode) else None
+)
 
 
 @pytest.mark.parametrize("hole", HOLES.values(), ids=HOLES)
