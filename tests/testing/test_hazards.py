@@ -331,3 +331,47 @@ def test_real_device_sees_that_views_keep_a_block() -> None:
         del view
 
         assert [0, 1] == [before, len(log.of("free"))]
+
+
+def test_replay_of_a_held_stream_waits(log: Log) -> None:
+    """The numbers of a replay come when its stream goes on."""
+    ids, total = torch.ones(2, device="cuda"), torch.zeros((), device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total.copy_(ids.sum())
+    with log.held(torch.cuda.current_stream()):
+        graph.replay()
+        ids.fill_(5)
+
+    assert 2 == total.item()
+
+
+def test_memory_of_a_graph_is_no_hazard(log: Log) -> None:
+    """Its pool is its own, on whatever stream it is replayed."""
+    ids = torch.ones(2, device="cuda")
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        twice = ids * 2
+    side.wait_stream(torch.cuda.current_stream())
+    ids.record_stream(side)
+    with side:
+        graph.replay()
+    del twice
+    graph.reset()
+    torch.ones(2, device="cuda")
+
+    assert [] == log.hazards()
+
+
+def test_replay_is_judged_on_its_stream(log: Log) -> None:
+    """A replay that does not wait for the input of its graph is a hazard."""
+    ids = torch.zeros(2, device="cuda")
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        ids.add_(1)
+    ids.zero_()
+    ids.record_stream(side)
+    with side:
+        graph.replay()
+
+    assert any("side" in text for text in log.hazards())
