@@ -22,7 +22,7 @@ from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.spelling import spell
 from tensorpack._rules.markers import PLAN
 from tensorpack._rules.methods import COURTESIES, METHODS
-from tensorpack._rules.refusals import UNFIT, refuse
+from tensorpack._rules.refusals import SHARED_DEFAULT, UNFIT, refuse
 from tensorpack.errors import DefinitionError, Refusal, its_fields
 
 __all__ = [
@@ -69,9 +69,12 @@ def check_class(cls: Any) -> None:
         _refuse(
             cls, f"expected a class, got an instance of `{kind}`", "Decorate a class."
         )
-    for belongs, problem, remedy in _UNFIT:
+    for kind, belongs in _UNFIT.items():
         if belongs(cls):
-            _refuse(cls, problem, remedy)
+            _refuse(cls, *UNFIT[kind])
+    if PLAN in vars(cls):
+        _refuse(cls, "it is a payload already", "Decorate it once.")
+    check_hash(cls)
     for base in cls.__mro__[:-1]:
         # A base in C makes its own instances: `object.__new__` cannot.
         if isinstance(vars(base).get("__new__"), types.BuiltinFunctionType):
@@ -84,36 +87,31 @@ def check_class(cls: Any) -> None:
             )
 
 
-_UNFIT: tuple[tuple[Callable[[type], bool], str, str], ...] = (
-    (
-        lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
-        *UNFIT["named tuple"],
+_UNFIT: Mapping[str, Callable[[type], bool]] = {
+    "named tuple": lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
+    "typed dictionary": lambda cls: (
+        hasattr(cls, "__required_keys__") and issubclass(cls, dict)
     ),
-    (
-        lambda cls: hasattr(cls, "__required_keys__") and issubclass(cls, dict),
-        *UNFIT["typed dictionary"],
-    ),
-    (lambda cls: issubclass(cls, enum.Enum), *UNFIT["enumeration"]),
-    (lambda cls: issubclass(cls, torch.Tensor), *UNFIT["tensor"]),
-    (lambda cls: issubclass(cls, torch.nn.Module), *UNFIT["module"]),
-    (lambda cls: bool(vars(cls).get("_is_protocol")), *UNFIT["protocol"]),
-    (
-        lambda cls: PLAN in vars(cls),
-        "it is a payload already",
-        "Decorate it once.",
-    ),
-    (
-        lambda cls: _caches_hash(cls),  # noqa: PLW0108  # it is defined below
-        "it caches its hash, which a moved copy would keep",
-        "Remove `cache_hash=True`.",
-    ),
-)
+    "enumeration": lambda cls: issubclass(cls, enum.Enum),
+    "tensor": lambda cls: issubclass(cls, torch.Tensor),
+    "module": lambda cls: issubclass(cls, torch.nn.Module),
+    "protocol": lambda cls: bool(vars(cls).get("_is_protocol")),
+}
+"""Whether a class is of a kind of `UNFIT`."""
 
 
 def check_hash(cls: type) -> None:
-    """Refuse a class that attrs has made with a cached hash."""
+    """Refuse a class that attrs or msgspec has made with a cached hash.
+
+    Raises:
+        DefinitionError: a copy would be found under the hash of the original.
+    """
     if _caches_hash(cls):
-        _refuse(cls, *_UNFIT[-1][1:])
+        _refuse(
+            cls,
+            "it caches its hash, which a moved copy would keep",
+            "Remove `cache_hash=True`.",
+        )
 
 
 def _caches_hash(cls: type) -> bool:
@@ -303,14 +301,12 @@ def unusable_defaults(cls: type) -> Iterator[Refusal]:
             continue
         value = getattr(value, "_default", value)  # of an `attrs.field`
         if type(value).__hash__ is None:
-            kind = type(value).__name__
-            yield Refusal(
+            yield SHARED_DEFAULT.error(
                 name,
-                text,
-                name,
-                f"has a `{kind}` as its default, which all instances would share",
-                (f"Write `{name}: {text} = attrs.field(factory={_factory(value)})`.",),
-            )
+                kind=type(value).__name__,
+                annotation=text,
+                factory=_factory(value),
+            ).at(name, text)
 
 
 def _factory(value: object) -> str:

@@ -34,6 +34,7 @@ __all__ = [
     "OPEN",
     "REFERS_TO_ITSELF",
     "SET",
+    "SHARED_DEFAULT",
     "STRUCT",
     "TWO_ARMS",
     "TWO_DICTIONARIES",
@@ -262,6 +263,10 @@ DEVICE_OBJECTS = frozenset({"Stream", "Event", "Generator", "CUDAGraph", "Graph"
 
 # Fields.
 NO_ANNOTATION = Reason("has no annotation", ("For example, write `{name}: Tensor`.",))
+SHARED_DEFAULT = Reason(
+    "has a `{kind}` as its default, which all instances would share",
+    ("Write `{name}: {annotation} = attrs.field(factory={factory})`.",),
+)
 NO_DEFAULT = Reason(
     "needs a default, which a moved copy gets in its place",
     ("Write `{field}: {name} = None`.",),

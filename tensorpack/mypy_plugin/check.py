@@ -61,10 +61,12 @@ def _read(
     Raises:
         RefusedError: it has no lifetime support.
     """
-    if not field.is_kept:
-        refusals.INIT_ONLY.refuse(f"InitVar[{spell(tp)}]" if tp else field.name)
     if tp is None:
         refusals.NO_ANNOTATION.refuse(field.name)
+    if field.shared:
+        refusals.SHARED_DEFAULT.refuse(
+            field.name, kind=field.shared, annotation=spell(tp), factory=field.shared
+        )
     aliases: list[TypeAlias] = []
     if field.written is not None and not is_corrected:
         unresolved = unresolved_name(field.written, checked, aliases)
@@ -110,7 +112,7 @@ def _check_lost(checked: CheckedClass) -> None:
         text = spell(var.type) if var.type is not None else name
         maker = "attrs" if "attrs" in base.metadata else ""
         if "dataclass" in base.metadata:
-            maker = maker or "dataclass"
+            maker = maker or "dataclasses"
         error = refusals.lost_field(
             name,
             text,

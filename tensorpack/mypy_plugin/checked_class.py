@@ -40,6 +40,7 @@ class CheckedClass:
         reason: the decorator that made it a payload.
         module: the module that defines it.
         config: the project's settings.
+        is_plain: whether `@payload` alone makes the class.
         known: names, as written, of classes that exist when this one is made.
     """
 
@@ -52,6 +53,7 @@ class CheckedClass:
         self.reason: Expression = ctx.reason
         self.module: MypyFile = ctx.api.cur_mod_node
         self.config = config
+        self.is_plain = False
         self.known: set[str] = set()
         self._met: set[str] = set()
         self._imported: list[MypyFile] | None = None

@@ -110,7 +110,7 @@ def struct_fields(
     fields = list(_fields(*maker))
     names = {var.name for _, var in fields}
     beside = (n for b in info.mro for n, _ in announced(b, modules) if n not in names)
-    return None if any(beside) or _has_init_only(*maker) else fields
+    return None if any(beside) else fields
 
 
 def cached_in(info: TypeInfo) -> Iterator[tuple[str, TypeInfo, Type | None]]:
@@ -169,12 +169,6 @@ def _maker(info: TypeInfo) -> tuple[TypeInfo, str] | None:
     return None
 
 
-def _has_init_only(info: TypeInfo, maker: str) -> bool:
-    """Return whether a dataclass takes arguments that it does not keep."""
-    made = info.metadata.get(maker, {})
-    return any(field.get("is_init_var") for field in made.get("attributes", ()))
-
-
 def _is_lookalike(info: TypeInfo) -> bool:
     """Return whether only a base or metaclass makes a class look like a dataclass."""
     if "msgspec.Struct" in bases_of(info):
@@ -187,7 +181,8 @@ def _fields(info: TypeInfo, maker: str) -> Iterator[tuple[TypeInfo, Var]]:
     """Yield the fields of a struct, with the class that declares each."""
     made = info.metadata.get(maker)
     if made is not None:
-        names = [field["name"] for field in made["attributes"]]
+        kept = (f for f in made["attributes"] if not f.get("is_init_var"))
+        names = [field["name"] for field in kept]
     else:  # its own hook has not run yet, which happens in an import cycle
         names = [n for b in reversed(info.mro[:-1]) for n, _ in annotated(b)]
     for name in dict.fromkeys(names):

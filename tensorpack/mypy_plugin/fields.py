@@ -10,11 +10,14 @@ from mypy.nodes import (
     CallExpr,
     Context,
     Decorator,
+    DictExpr,
     Expression,
     FuncDef,
+    ListExpr,
     MemberExpr,
     NameExpr,
     OverloadedFuncDef,
+    SetExpr,
     TypeInfo,
     Var,
 )
@@ -49,7 +52,7 @@ class Field(NamedTuple):
         written: the annotation before mypy analyzed it, if this class has it.
         context: where to report.
         has_default: whether it has a default.
-        is_kept: whether it is stored, unlike an `InitVar`.
+        shared: the kind of its default, if that is a container that instances share.
         reads_self: whether its default is made from the instance.
     """
 
@@ -58,7 +61,7 @@ class Field(NamedTuple):
     written: Type | None
     context: Context
     has_default: bool
-    is_kept: bool = True
+    shared: str = ""
     reads_self: bool = False
 
 
@@ -70,6 +73,8 @@ def fields_of(checked: CheckedClass) -> Iterator[Field]:
     """
     statements = dict(_statements(checked))
     for made in _made(checked.info):
+        if made.get("is_init_var"):  # a moved copy is made without `__init__`
+            continue
         name, default = made["name"], bool(made["has_default"])
         statement = statements.get(name)
         if statement is not None:
@@ -77,9 +82,9 @@ def fields_of(checked: CheckedClass) -> Iterator[Field]:
             var = symbol.node if symbol and isinstance(symbol.node, Var) else None
             if var is None or not is_separator(var):
                 tp, written = var.type if var else None, statement.unanalyzed_type
-                kept = not made.get("is_init_var")
+                shared = _shared_kind(checked, statement.rvalue)
                 reads = _reads_self(checked, name, statement.rvalue)
-                yield Field(name, tp, written, statement, default, kept, reads)
+                yield Field(name, tp, written, statement, default, shared, reads)
             continue
         owner = _owner(checked.info, name)
         if owner is None or _is_property(checked.info, name):
@@ -87,6 +92,19 @@ def fields_of(checked: CheckedClass) -> Iterator[Field]:
         if not _is_settled(checked.info, owner, name):
             tp = _inherited(checked.info, owner, name)
             yield Field(name, tp, None, checked.cls, default)
+
+
+def _shared_kind(checked: CheckedClass, value: Expression) -> str:
+    """Return the kind of a default that the instances of a plain class would share."""
+    if isinstance(value, CallExpr):
+        defaults = [
+            argument
+            for name, argument in zip(value.arg_names, value.args, strict=True)
+            if name == "default"
+        ]
+        value = defaults[0] if defaults else value
+    kinds = {ListExpr: "list", DictExpr: "dict", SetExpr: "set"}
+    return kinds.get(type(value), "") if checked.is_plain else ""
 
 
 def _reads_self(checked: CheckedClass, name: str, value: Expression) -> bool:
@@ -169,7 +187,7 @@ def _is_property(info: TypeInfo, name: str) -> bool:
 
     attrs takes such a property away when it makes a class with slots.
     """
-    if "dataclass" not in info.metadata:
+    if "dataclass" not in info.metadata and info.slots is not None:
         return False
     symbol = info.get(name)
     node = symbol.node if symbol else None

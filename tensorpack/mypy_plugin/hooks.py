@@ -19,7 +19,7 @@ from tensorpack.mypy_plugin.calls import note_call
 from tensorpack.mypy_plugin.check import check_fields
 from tensorpack.mypy_plugin.checked_class import CheckedClass, imported_names
 from tensorpack.mypy_plugin.config import read_config
-from tensorpack.mypy_plugin.making import decorates, make, tag
+from tensorpack.mypy_plugin.making import decorates, make, makers_of, tag
 from tensorpack.mypy_plugin.markers import read_annotated
 from tensorpack.mypy_plugin.methods import add_methods
 from tensorpack.mypy_plugin.names import BASE, PAYLOAD, REGISTER, TAG
@@ -74,6 +74,7 @@ class TensorpackPlugin(Plugin):
         if not make(ctx, self._config):
             return False
         checked = CheckedClass(ctx, self._config)
+        checked.is_plain = not makers_of(ctx, self._config)
         add_methods(checked)
         if not ctx.api.is_stub_file:  # the class was judged where it was made
             check_fields(checked)

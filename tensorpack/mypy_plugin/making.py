@@ -26,7 +26,7 @@ from tensorpack.mypy_plugin.classes import unfit_kind
 from tensorpack.mypy_plugin.config import Config
 from tensorpack.mypy_plugin.names import PAYLOAD, TAG
 
-__all__ = ["decorates", "make", "tag"]
+__all__ = ["decorates", "make", "makers_of", "tag"]
 
 
 def decorates(fullname: str, config: Config) -> bool:
@@ -39,11 +39,11 @@ def tag(ctx: ClassDefContext, config: Config) -> None:
     if unfit_kind(ctx.cls.info) is not None:
         return
     ctx.cls.info.metadata[TAG] = {}
-    if not _makers(ctx, config) and not find_dataclass_transform_spec(ctx.cls.info):
+    if not makers_of(ctx, config) and not find_dataclass_transform_spec(ctx.cls.info):
         attr_tag_callback(ctx)
 
 
-def _makers(ctx: ClassDefContext, config: Config) -> list[Expression]:
+def makers_of(ctx: ClassDefContext, config: Config) -> list[Expression]:
     """List the other decorators that make an attrs class or a dataclass."""
     api = ctx.api
     if not isinstance(api, SemanticAnalyzer):
@@ -60,7 +60,7 @@ def _makers(ctx: ClassDefContext, config: Config) -> list[Expression]:
 
 
 def make(ctx: ClassDefContext, config: Config) -> bool:
-    """Return the class what attrs or `dataclasses` generate.
+    """Add to the class what attrs or `dataclasses` generate.
 
     Over a class that is made already, that decorator's own hook runs first, since
     mypy runs the hooks of decorators from the top.
@@ -68,7 +68,7 @@ def make(ctx: ClassDefContext, config: Config) -> bool:
     Returns:
         Whether all was known; if not, mypy comes again.
     """
-    makers = _makers(ctx, config)
+    makers = makers_of(ctx, config)
     api = ctx.api
     spec = find_dataclass_transform_spec(ctx.cls.info)
     if spec is not None and isinstance(api, SemanticAnalyzer):  # a base makes the class
@@ -76,7 +76,7 @@ def make(ctx: ClassDefContext, config: Config) -> bool:
     if not makers or not isinstance(api, SemanticAnalyzer):
         call = _call_with_defaults(ctx.reason, ctx.cls, api)
         made = ClassDefContext(ctx.cls, call, api)
-        return attr_class_maker_callback(made, None, slots_default=True)
+        return attr_class_maker_callback(made, None, slots_default=False)
     for maker in makers:
         name = api.get_fullname_for_hook(maker) or ""
         hook = api.plugin.get_class_decorator_hook_2(name)

@@ -568,8 +568,8 @@ LOST: list[tuple[Callable[[], object], str]] = [
     (
         lambda: define(Tensor, SlotBase),
         (
-            "`Batch.mask`: `mask` is a slot of `SlotBase` but no field, so its value "
-            "would be lost. Make it a field."
+            "`Batch.mask`: `mask` is a slot of `SlotBase` but not a field, so "
+            "its value would be lost. Make it a field."
         ),
     ),
     (
@@ -632,30 +632,33 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: payload(type("Batch", (), {"__init__": lambda self: None})),
         (
-            "`Batch`: it has an `__init__` of its own and no field, so nobody knows "
-            "what its instances hold. Annotate its attributes in the class: "
-            "`ids: Tensor`."
+            "`Batch`: it has its own `__init__` and no fields, so tensorpack "
+            "cannot tell what its instances hold. Annotate its attributes in "
+            "the class (`ids: Tensor`), or declare them: `payload(cls, "
+            "fields={'ids': Tensor})`."
         ),
     ),
     (
         lambda: define(Tensor, extra=ONE),
         (
-            "`Batch.extra`: `extra` is a `Tensor` of the class and no field, so it "
-            "would be neither moved nor recorded. Write `extra: Tensor = ...` for a "
-            "field. Or write `ClassVar[Tensor]` if it belongs to the class."
+            "`Batch.extra`: `extra` is a `Tensor` of the class and not a field,"
+            " so it would be neither moved nor recorded. Write `extra: Tensor ="
+            " ...` for a field. Or write `ClassVar[Tensor]` if it belongs to "
+            "the class."
         ),
     ),
     (
         lambda: define(int, extra=Part(ONE)),
         (
-            "`Batch.extra`: `extra` is a `Part` of the class and no field, so it would "
-            "be neither moved nor recorded. Write `extra: Part = ...` for a field. Or "
-            "write `ClassVar[Part]` if it belongs to the class."
+            "`Batch.extra`: `extra` is a `Part` of the class and not a field, "
+            "so it would be neither moved nor recorded. Write `extra: Part = "
+            "...` for a field. Or write `ClassVar[Part]` if it belongs to the "
+            "class."
         ),
     ),
     (
         lambda: payload(3),  # type: ignore[call-overload]
-        "`3`: an instance of `int` is no class. Decorate a class.",
+        "`3`: expected a class, got an instance of `int`. Decorate a class.",
     ),
     (
         lambda: payload(Point),
@@ -695,9 +698,9 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: define(Tensor, dict),
         (
-            "`Batch`: it derives from `dict`, whose own content is in no field, so a "
-            "moved copy would lose it. Hold the `dict` in a field, or write a "
-            "`LifetimeAdapter[Batch]`."
+            "`Batch`: it derives from `dict`, whose own content is not in a "
+            "field, so a moved copy would lose it. Hold the `dict` in a field, "
+            "or write a `LifetimeAdapter[Batch]`."
         ),
     ),
     (
@@ -714,14 +717,14 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: define(Tensor, keep="to"),
-        "`Batch`: `keep=` is one text, 'to'. Write `keep=('to',)`.",
+        "`Batch`: `keep=` is one string, 'to'. Write `keep=('to',)`.",
     ),
     (
         lambda: define(Tensor, keep=("to_device", "size"), size=1),
         (
-            "`Batch`: `keep=` names `to_device`, `size`, which the class body does not "
-            "define or `@payload` does not generate. Take `to_device`, `size` out of "
-            "`keep=`."
+            "`Batch`: `keep=` names `to_device`, `size`, which the class body "
+            "does not define or `@payload` does not generate. Remove "
+            "`to_device`, `size` from `keep=`."
         ),
     ),
     (
@@ -743,22 +746,23 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: payload(type("Batch", (), {}), unsafe_hash=True, cache_hash=True),
         (
-            "`Batch`: it is an attrs class that caches its hash, which a moved copy "
-            "would keep. Take `cache_hash=True` out."
+            "`Batch`: it caches its hash, which a moved copy would keep. Remove "
+            "`cache_hash=True`."
         ),
     ),
     (
         lambda: payload(type("Batch", (), {"__msgspec_cached_hash__": None})),
         (
-            "`Batch`: it is a msgspec struct that caches its hash, which a moved copy "
-            "would keep. Take `cache_hash=True` out."
+            "`Batch`: it caches its hash, which a moved copy would keep. Remove"
+            " `cache_hash=True`."
         ),
     ),
     (
         lambda: payload(frozen=True)(attrs.make_class("Batch", {})),
         (
-            "`Batch`: attrs, `dataclasses` or msgspec has made it already, so `frozen` "
-            "cannot apply. Give the options to the decorator that makes the class."
+            "`Batch`: attrs, `dataclasses` or msgspec has made it already, so "
+            "`frozen` cannot apply. Pass the options to the decorator that "
+            "makes the class."
         ),
     ),
     (
@@ -776,7 +780,7 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
         lambda: payload(
             attrs.make_class("Batch", {"\ufb01eld": attrs.field(type=Tensor)})
         ),
-        "`Batch`: the field name '\ufb01eld' is no identifier. Rename the field.",
+        ("`Batch`: the field name 'ﬁeld' is not an identifier. Rename the field."),
     ),
     (
         lambda: payload(

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import attrs, cloudpickle, torch
 from torch import Tensor
 from tensorpack import Derived, payload
-T = TypeVar("T")
+T = TypeVar("T", bound=Tensor)
 LOCK = threading.Lock()
 WEIGHTS = torch.ones(1_000_000)
 """
@@ -67,7 +67,7 @@ value = make()(torch.ones(2))
     "generic": """
 @payload
 class Open(Generic[T]):
-    x: T | Tensor | None
+    x: T | None
 @payload
 class Batch(Open[Tensor]):
     n: int = 1
@@ -86,7 +86,7 @@ value = Batch(torch.ones(2))
 @payload
 class Batch:
     x: Tensor
-    seen: Derived[dict | None] = None
+    seen: Derived[dict[str, Tensor] | None] = None
     @functools.cached_property
     def total(self) -> float:
         return float(self.x.sum())

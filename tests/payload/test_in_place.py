@@ -338,16 +338,18 @@ class TestDefaultsThatReadSelf:
                     return self.x > 0
 
         assert (
-            "Batch.mask`: `Derived[Tensor | None]` has a default that reads `self`, "
-            "whose leaves may still be on their way when it is computed. Compute it "
-            "in a `functools.cached_property` called `mask`."
+            "Batch.mask`: `Derived[Tensor | None]` has a default that reads other "
+            "fields, so a copy would compute it before their tensors are there. "
+            "Compute it in a cached property instead: `def mask(self)`."
         ) in str(caught.value)
 
     def test_factory(self) -> None:
         """So does a factory with `takes_self`."""
         default = attrs.Factory(lambda self: self.x, takes_self=True)
 
-        with pytest.raises(LifetimeError, match="has a default that reads `self`"):
+        with pytest.raises(
+            LifetimeError, match="has a default that reads other fields"
+        ):
 
             @payload
             class Batch:
@@ -416,3 +418,63 @@ class TestConstructionInCompiledCode:
         compiled = torch.compile(step, backend="eager", fullgraph=fullgraph)
 
         assert torch.equal(step(torch.ones(2)), compiled(torch.ones(2)))
+
+
+def test_refused_class_keeps_the_order_of_its_names() -> None:
+    """Attrs takes defaults out of the body; they could not be put back in place."""
+
+    class Batch:
+        bad: object
+        size: int = 1
+        names: list[str] = attrs.field(factory=list)
+
+        @functools.cached_property
+        def found(self) -> int:
+            return 1
+
+        def area(self) -> int:
+            return 2
+
+    before = list(vars(Batch).items())
+
+    for options in ({}, {"slots": True}, {"frozen": True}):
+        with pytest.raises(LifetimeError):
+            payload(**options)(Batch)  # type: ignore[call-overload]  # any options
+        assert before == list(vars(Batch).items())
+
+    made: Any = payload(Batch, fields={"bad": Tensor})
+
+    assert Batch is made
+    assert not hasattr(made, "size")
+    assert (1, [], 2) == (made(one()).size, made(one()).names, made(one()).area())
+
+
+def test_child_of_a_class_that_fills_itself() -> None:
+    """It inherits the constructor and the fields, and declares its own."""
+
+    class Boxes:
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor = tensor
+
+    base = payload(Boxes, fields={"tensor": Tensor})
+
+    class Rotated(base):  # type: ignore[misc,valid-type]  # a class all the same
+        def turn(self) -> Any:
+            self.angle = self.tensor
+            return self
+
+    made: Any = payload(Rotated, fields={"angle": Tensor})
+
+    assert ("tensor", "angle") == made.payload_keys()
+    assert made(one()).turn().to_device("meta").angle.is_meta
+    assert not hasattr(made(one()).to_device("meta"), "angle")
+
+
+def test_constructor_of_a_script_is_its_own() -> None:
+    """Code that is run as text was taken for what `dataclasses` generates."""
+    names: dict[str, Any] = {}
+    exec("class Boxes:\n    def __init__(self, x):\n        self.x = x\n", names)  # noqa: S102
+
+    made = payload(names["Boxes"], fields={"x": Tensor})
+
+    assert made(one()).to_device("meta").x.is_meta
