@@ -14,7 +14,9 @@ __all__ = [
     "CaptureError",
     "CycleError",
     "DefinitionError",
+    "GuardError",
     "HandoffError",
+    "HazardError",
     "LeafCountError",
     "LeafError",
     "LifetimeError",
@@ -273,3 +275,31 @@ def its_fields(names: Iterable[str]) -> str:
     """Say which fields a class has."""
     listed = ", ".join(f"`{name}`" for name in names)
     return f"Its fields are {listed}." if listed else "It has no fields."
+
+
+class GuardError(TensorpackError, RuntimeError):
+    """A guard cannot watch.
+
+    Attributes:
+        problem: why.
+        remedy: what to do instead.
+    """
+
+    def __init__(
+        self, text: str = "", /, *, problem: str = "", remedy: str = ""
+    ) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(text or f"`lifetime_guard`: {problem}. {remedy}")
+
+
+class HazardError(TensorpackError, RuntimeError):
+    """A guard has found memory that is used without order, or freed too early.
+
+    Attributes:
+        hazards: the report of each.
+    """
+
+    def __init__(self, text: str = "", /, *, hazards: Sequence[str] = ()) -> None:
+        self.hazards: tuple[str, ...] = tuple(hazards)
+        super().__init__(text or "\n\n".join(hazards))

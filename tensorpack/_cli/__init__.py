@@ -13,6 +13,7 @@ _COMMANDS = {
     "demo": "serve text with a small language model whose inputs are payloads",
     "show": "print the plan and the generated source of a payload class",
     "check": "import modules and report every payload and every refusal",
+    "guard": "run a script and report memory that is used or freed without order",
     "audit": "find fields that hand-written methods forget, from source text alone",
     "bench": "measure moving and recording against hand-written loops",
     "native": "build the compiled core of transfers",

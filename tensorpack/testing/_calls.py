@@ -1,6 +1,5 @@
 """One operator: run on host memory, and recorded by what it does to device memory."""
 
-import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -10,16 +9,27 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tensorpack._leaves.streams import StreamId, stream_id
+from tensorpack.testing._delayed import Delayed
 from tensorpack.testing._device import DeviceTensor, getitem, is_strided, refresh
 from tensorpack.testing._devices import indexed
 from tensorpack.testing._log import Log
+from tensorpack.testing._operators import (
+    COPIES,
+    READ_BY_HOST,
+    asks_for_library,
+    is_composite,
+    is_view,
+    spelled,
+    takes_any,
+    touches_nothing,
+    written_by,
+)
 from tensorpack.testing._pinned import is_pinned, mark_pinned
 
 __all__ = ["Call"]
 
 _aten = torch.ops.aten
 _HOST = torch.device("cpu")
-_COPIES = (_aten._to_copy.default, _aten.copy_.default, _aten._foreach_copy_.default)
 
 
 class _World(Protocol):
@@ -27,6 +37,7 @@ class _World(Protocol):
 
     real: bool
     log: Log
+    delayed: Delayed
     graphs: dict[StreamId, Any]
 
     def current(self, device: torch.device | None = None) -> StreamId: ...
@@ -53,17 +64,18 @@ class Call:
         func = self.func
         if func is _aten.record_stream.default:
             return self._record_stream()
-        if _is_composite(func):
+        if is_composite(func):
             # Inference mode leaves such operators whole: take them apart.
             with self.world.recorder():
                 return func.decompose(*self.args, **self.kwargs)
         if not self.world.real:
-            if _asks_for_library(func):
+            if asks_for_library(func):
                 return False  # cuDNN, say: the host has a kernel of its own
             if func is _aten.is_pinned.default:
                 return is_pinned(self.args[0])
             if func in (_aten._pin_memory.default, _aten.pin_memory.default):
                 return mark_pinned(self.args[0].clone())
+        self._use_host()
         if self.world.real:
             out = func(*self.args, **self.kwargs)
             self._record(out)
@@ -88,7 +100,7 @@ class Call:
 
     def _captured(self) -> Any:
         """Run it for the shapes of its results; leave what it writes to as it was."""
-        written = [_to_host(x) for x in _written(self.func, self.args, self.kwargs)]
+        written = [_to_host(x) for x in written_by(self.func, self.args, self.kwargs)]
         before = [x.clone() for x in written]
         out = self._on_host()
         for tensor, numbers in zip(written, before, strict=True):
@@ -97,12 +109,17 @@ class Call:
 
     def again(self) -> None:
         """Run it again, on the same memory: a graph that holds it is replayed."""
+        made = self._made(self.out) or self.devices
+        gates = self.world.log.order.gates(self.world.current(made[0].device))
+        self.world.delayed.put_off(self._rerun, gates)
+        self._record(self.out)
+
+    def _rerun(self) -> None:
         args, kwargs = tree_map(_to_host, (self.args, self._kwargs_on_host()))
         new = tree_leaves(self.func(*args, **kwargs))
         for old, fresh in zip(tree_leaves(_hosted(self.out)), new, strict=True):
             if isinstance(old, Tensor) and not _shares_memory(old, fresh):
                 old.copy_(fresh)
-        self._record(self.out)
 
     def _record_stream(self) -> None:
         """Record a stream on the block of a tensor."""
@@ -121,7 +138,7 @@ class Call:
         kwargs = self._kwargs_on_host()
         pinned = self.kwargs.get("pin_memory") and target in (None, _HOST)
         args, kwargs = tree_map(_to_host, (self.args, kwargs))
-        out = self.func(*args, **kwargs)
+        out = self._compute(target, args, kwargs)
         given = {id(_to_host(x)): x for x in self.flat}
         for tensor in self.devices:
             self._refresh(tensor)
@@ -138,6 +155,36 @@ class Call:
             return mark_pinned(made) if pinned else made
 
         return tree_map(back, out)
+
+    def _compute(self, target: torch.device | None, args: Any, kwargs: Any) -> Any:
+        """Run the operator, or put it off while its stream is held."""
+        is_cuda = target is not None and target.type == "cuda"
+        if not (self.devices or is_cuda) or self._keeps_numbers():
+            return self.func(*args, **kwargs)
+        device = target if target is not None and is_cuda else self.devices[0].device
+        gates = self.world.log.order.gates(self.world.current(device))
+        if not gates or self._graph() is not None:
+            return self.func(*args, **kwargs)
+        # The host waits for the numbers of a pageable tensor.
+        pageable = {
+            id(x)
+            for x in self.flat
+            if not isinstance(x, DeviceTensor) and not is_pinned(x)
+        }
+        written = {id(x) for x in written_by(self.func, args, kwargs)}
+        return self.world.delayed.run(
+            self.func,
+            args,
+            kwargs,
+            gates,
+            at_once=lambda x: id(x) in pageable - written,
+        )
+
+    def _keeps_numbers(self) -> bool:
+        """Return whether an operator makes views, or no numbers at all."""
+        if self.func is getitem:
+            return len(self.flat) == 1
+        return touches_nothing(self.func) or is_view(self.func)
 
     def _kwargs_on_host(self) -> dict[str, Any]:
         """Return the keyword arguments without what the host cannot do."""
@@ -173,7 +220,7 @@ class Call:
 
     def _check_devices(self) -> None:
         """Refuse to mix host and device tensors, as kernels do."""
-        if not self.devices or self.func in _COPIES or _takes_any(self.func):
+        if not self.devices or self.func in COPIES or takes_any(self.func):
             return
         for x in self.flat:
             if not isinstance(x, DeviceTensor) and x.dim() and x.device.type == "cpu":
@@ -191,15 +238,55 @@ class Call:
         if not made and not self.devices:
             return
         stream = self.world.current((made or self.devices)[0].device)
-        accesses = [
-            (call, storage)
-            for call, tensor in self._accesses(out, made)
-            for storage in self._numbers(tensor)
-        ]
-        for call, storage in dict.fromkeys(accesses):
-            self.world.log.add(call, stream, storage)
+        accesses: dict[tuple[str, int], list[Tensor]] = {}
+        for call, tensor in self._accesses(out, made):
+            for storage in self._numbers(tensor):
+                accesses.setdefault((call, storage), []).append(tensor)
+        for (call, storage), tensors in accesses.items():
+            self.world.log.add(
+                call, stream, storage, tensors=tensors, operation=spelled(self.func)
+            )
+        if self.func in COPIES:
+            self._copy_host(out, stream)
         if self._blocks(out):
             self.world.log.add_synchronize(stream)
+
+    def _use_host(self) -> None:
+        """Tell the log what the host itself reads and writes."""
+        if touches_nothing(self.func) or is_view(self.func):
+            return
+        written = list(written_by(self.func, self.args, self.kwargs))
+        for x in self.flat:
+            crosses = self.func in COPIES and self.devices and is_pinned(x)
+            if x.device.type == "cpu" and not crosses:
+                writes = any(x is w for w in written)
+                self.world.log.host.use(x, writes=writes, operation=spelled(self.func))
+
+    def _copy_host(self, out: Any, stream: StreamId) -> None:
+        """Tell the log of the host memory of a copy that lets the host go on."""
+        if not self._is_asynchronous():
+            return
+        operation = spelled(self.func)
+        for new, old in self._copied(out):
+            if not self._crosses(new, old):
+                continue
+            fills = self.world.on_device(old)
+            host = new if fills else old
+            if fills and not any(host is x for x in self.flat) and not self.world.real:
+                mark_pinned(host)  # as torch makes it
+            if host.layout is torch.strided and self._is_pinned(host):
+                self.world.log.host.copy(
+                    host, stream, writes=fills, operation=operation
+                )
+
+    def _is_pinned(self, tensor: Tensor) -> bool:
+        return tensor.is_pinned() if self.world.real else is_pinned(tensor)
+
+    def _is_asynchronous(self) -> bool:
+        """Return whether a copy lets the host go on."""
+        if self.func is _aten._to_copy.default:
+            return bool(self.kwargs.get("non_blocking"))
+        return any((*self.args[2:3], self.kwargs.get("non_blocking")))
 
     def _made(self, out: Any) -> list[Any]:
         """List the device tensors of a result."""
@@ -212,18 +299,18 @@ class Call:
 
     def _accesses(self, out: Any, made: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Iterate what is done to which device tensor."""
-        if self.func in _COPIES:
+        if self.func in COPIES:
             for new, old in self._copied(out):
                 yield from self._copy(new, old)
             return
-        if _touches_nothing(self.func):
+        if touches_nothing(self.func):
             return
         if self.func is _aten._local_scalar_dense.default:
             yield from (("fetch", x) for x in self.devices)
             return
         written = [
             x
-            for x in _written(self.func, self.args, self.kwargs)
+            for x in written_by(self.func, self.args, self.kwargs)
             if self.world.on_device(x)
         ]
         owned = {n for x in self.devices for n in self._numbers(x)}
@@ -259,27 +346,16 @@ class Call:
     def _blocks(self, out: Any) -> bool:
         """Return whether the host blocks for the current stream."""
         if self.func is _aten._to_copy.default:
-            return self._crosses(out, self.args[0]) and not self.kwargs.get(
-                "non_blocking"
-            )
+            return self._crosses(out, self.args[0]) and not self._is_asynchronous()
         if self.func is _aten.copy_.default:
-            flags = (*self.args[2:3], self.kwargs.get("non_blocking"))
-            return self._crosses(*self.args[:2]) and not any(flags)
+            return self._crosses(*self.args[:2]) and not self._is_asynchronous()
         if self.func is _aten.index.Tensor or self.func is getitem:
             return any(x.dtype is torch.bool for x in self.flat[1:])
-        return self.func in _READ_BY_HOST and bool(self.devices)
+        return self.func in READ_BY_HOST and bool(self.devices)
 
     def _crosses(self, new: Tensor, old: Tensor) -> bool:
         """Return whether a copy goes from the host to the device or back."""
         return self.world.on_device(new) is not self.world.on_device(old)
-
-
-_READ_BY_HOST = (
-    _aten._local_scalar_dense.default,
-    _aten.nonzero.default,
-    _aten.equal.default,
-    _aten.masked_select.default,
-)
 
 
 def _hosted(out: Any) -> Any:
@@ -301,57 +377,3 @@ def _to_host(x: Any) -> Any:
     if isinstance(x, torch.device):
         return x if x.type == "meta" else _HOST
     return x
-
-
-@functools.cache
-def _is_composite(func: Any) -> bool:
-    """Return whether an operator is only made of others."""
-    return isinstance(
-        func, torch._ops.OpOverload
-    ) and torch._C._dispatch_has_kernel_for_dispatch_key(
-        _name(func), "CompositeImplicitAutograd"
-    )
-
-
-@functools.cache
-def _asks_for_library(func: Any) -> bool:
-    """Return whether an operator asks if a library of the device can do something."""
-    if not isinstance(func, torch._ops.OpOverload):
-        return False
-    return "aten::_use_" in _name(func)
-
-
-@functools.cache
-def _touches_nothing(func: Any) -> bool:
-    """Return whether an operator reads and writes no numbers."""
-    if torch.Tag.inplace_view in getattr(func, "tags", ()):
-        return True
-    name = str(func).removeprefix("aten.").partition(".")[0]
-    return name.startswith(("empty", "new_empty")) or name in ("set_", "is_same_size")
-
-
-@functools.cache
-def _takes_any(func: Any) -> bool:
-    """Return whether an operator takes tensors of several devices."""
-    if not isinstance(func, torch._ops.OpOverload):
-        return True
-    return any(part in _name(func) for part in ("index", "set_", "ctc_loss"))
-
-
-def _name(func: Any) -> str:
-    name: str = func.name()
-    return name
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """Iterate the arguments that an operator writes to."""
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        if func.__name__ == "setitem":
-            yield args[0]
-        return
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[position] if position < len(args) else None
-            given = kwargs.get(argument.name, given)
-            yield from (x for x in tree_leaves(given) if isinstance(x, Tensor))

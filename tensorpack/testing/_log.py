@@ -1,6 +1,6 @@
 """The log: what was queued on which stream, in order, and what that proves."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -10,9 +10,15 @@ from torch import Tensor
 
 from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack._rules.markers import Marker
+from tensorpack.guard.blocks import Access
+from tensorpack.guard.hazards import Hazard
+from tensorpack.guard.model import Model
+from tensorpack.guard.places import Place, here
 from tensorpack.testing._clocks import Clock, Mark, Order
+from tensorpack.testing._host import HostMemory
 from tensorpack.testing._oracle import Found, Search
-from tensorpack.testing._proofs import hazards, not_handed_over
+from tensorpack.testing._proofs import USES, not_handed_over
+from tensorpack.testing._uses import uses_of
 
 __all__ = ["Entry", "Log", "is_under", "owed"]
 
@@ -49,6 +55,8 @@ class Log:
 
     Attributes:
         order: who is behind whom.
+        model: what of it is a hazard.
+        host: the host memory that copies go to or come from.
         capturing_ids: the streams that say they are capturing a graph.
         allocated: the stream on which each block was allocated, as far as it was seen.
     """
@@ -63,6 +71,15 @@ class Log:
         self.order: Order = Order()
         self.capturing_ids: set[StreamId] = set()
         self.allocated: dict[int, StreamId] = {}
+        self._hazards: list[Hazard] = []
+        self._made: dict[StreamId, Place] = {}
+        self.model: Model = Model(
+            self._hazards.append,
+            self.name_of,
+            order=self.order.known,
+            later=self.order.waited,
+        )
+        self.host: HostMemory = HostMemory(self.model, self.order)
 
     @property
     def raw(self) -> list[Entry]:
@@ -92,12 +109,57 @@ class Log:
         stream: StreamId,
         storage: int | None = None,
         event: int | None = None,
+        *,
+        tensors: Sequence[Tensor] = (),
+        operation: str = "",
     ) -> None:
-        """Enter what a stream is given."""
+        """Enter what a stream is given.
+
+        Args:
+            call: what it is; see `Entry`.
+            stream: who is given it.
+            storage: the block that it is about.
+            event: the event that it is about.
+            tensors: those in the block that an operator uses.
+            operation: the operator.
+        """
         with self.order.changed:
-            self._clocks.append(self.order.tick(stream, len(self._entries)))
+            index = len(self._entries)
+            self._clocks.append(self.order.tick(stream, index))
             self._asked.append(self.order.asked() if call == "fetch" else {})
             self._entries.append(Entry(call, stream, storage, event))
+            if storage is None:
+                return
+            place = here()
+            if call == "record":
+                self.model.record(storage, stream, place)
+            elif call == "free":
+                self.model.free(storage, place, self.order.known_at(place))
+            elif call in USES:
+                for use in uses_of(call, tensors, operation or call, place):
+                    self.model.use(storage, stream, use, index)
+
+    def allocate(self, storage: int, stream: StreamId, *, pooled: bool = False) -> None:
+        """Note that a stream has got a block, perhaps of a graph's pool; no entry."""
+        with self.order.changed:
+            place, last = here(), self.order.known.last(stream)
+            # The memory may have been used before, by work that is still queued.
+            used = Access("allocated", stream, last, place=place)
+            born = [used] if last >= 0 and not pooled else []
+            self.allocated[storage] = stream
+            # A graph keeps its pool to itself: no free gives it to other work.
+            self.model.allocate(storage, None if pooled else stream, place, born)
+
+    def name_stream(self, stream: StreamId) -> None:
+        """Note where a stream is made: the program has a name for it there."""
+        self._made[stream] = here()
+
+    def name_of(self, stream: StreamId) -> str:
+        """Name a stream in a sentence."""
+        if not stream[2]:
+            return "the default stream"
+        name = self._made[stream].target() if stream in self._made else ""
+        return f"stream {stream[2]}" + (f" `{name}`" if name else "")
 
     def add_event(self, stream: StreamId) -> tuple[int, Mark]:
         """Enter an event that is recorded on a stream."""
@@ -116,6 +178,9 @@ class Log:
         """Enter that the host blocks for a stream, and block for it."""
         self.add("synchronize", stream)
         self.order.await_done(self.order.mark(stream) if mark is None else mark)
+        with self.order.changed:
+            codes = here().codes
+            self.model.forgive(lambda freed: freed.is_below(codes))
 
     def is_behind(self, later: int, earlier: int) -> bool:
         """Tell whether one entry certainly comes after another on the device."""
@@ -250,14 +315,33 @@ class Log:
             raise AssertionError("\n".join(bad))
 
     def hazards(self) -> list[str]:
-        """Describe every use of device memory that nothing protects, by any stream.
+        """Describe every use of memory that nothing protects, by any stream.
 
-        Two kinds: a stream reads or writes what another has written, or writes what
-        another has read, without waiting for it; and memory is freed while a stream
-        that is not recorded on it may still use it, unless the stream it was allocated
-        on waits for that one.
+        - A stream reads or writes what another has written, or writes what another has
+          read or allocated, without waiting for it.
+        - Memory is freed while a stream that is not recorded on it may still use it,
+          and the stream that it was allocated on does not wait for that one before it
+          allocates again.
+        - The host reads what is copied to it, or writes to pinned memory that is copied
+          from, before it knows that the copy is done.
+
+        Each report names the block, the streams by the names that the program gives
+        them, where it allocates, uses and frees the memory, and what would mend it.
+
+        Returns:
+            A text for each, its first line whole in itself; frames are indented.
         """
-        return [str(hazard) for hazard in hazards(self)]
+        with self.order.changed:
+            found = [*self._hazards, *self.model.pending()]
+        return list(dict.fromkeys(map(self._describe, found)))
+
+    def _describe(self, hazard: Hazard) -> str:
+        """Write a hazard, with the keys that the log was told for its block."""
+        if not isinstance(hazard.block, int):
+            return hazard.describe()
+        keys = self.keys_of(hazard.block)
+        where = f"storage {hazard.block}"
+        return hazard.describe(f"{where} ({keys})" if keys else where)
 
     def of(self, call: str, *, stream: torch.Stream | None = None) -> list[Entry]:
         """List the entries of one call, of one stream if it is given."""

@@ -49,6 +49,8 @@ class RecordedStream(torch.Stream):
             self = super().__new__(cls, **new)
         self._world = world
         self._priority = priority
+        if not ids:
+            world.log.name_stream(stream_id(self))
         return self
 
     @property

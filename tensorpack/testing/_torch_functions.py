@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from tensorpack.testing._device import DeviceTensor, set_data
 from tensorpack.testing._devices import indexed
+from tensorpack.testing._host import HostMemory
 from tensorpack.testing._pinned import mark_pinned
 
 __all__ = ["Functions"]
@@ -29,14 +30,16 @@ _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]  # a descriptor
 class Functions(TorchFunctionMode):
     """Answers what torch would ask a driver, before torch does."""
 
-    def __init__(self, run: Callable[[Any, Any, Any], Any]) -> None:
+    def __init__(self, run: Callable[[Any, Any, Any], Any], host: HostMemory) -> None:
         """Create the mode.
 
         Args:
             run: runs a function on host memory, in one piece.
+            host: is told of reads that no operator does.
         """
         super().__init__()
         self._run = run
+        self._host = host
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -57,6 +60,8 @@ class Functions(TorchFunctionMode):
             return args[0].nonzero(**kwargs)
         if func == _SET_DATA and any(isinstance(x, DeviceTensor) for x in args):
             return set_data(*args)
+        if func in _READS and args[0].device.type == "cpu":
+            self._host.use(args[0], writes=False, operation=f"Tensor.{func.__name__}")
         if func is Tensor.to:
             args = tuple(map(indexed, args))
         elif func is Tensor.cuda:
@@ -64,6 +69,7 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
 

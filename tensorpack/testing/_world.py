@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensorpack._leaves.storage import inner_tensors
 from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._calls import Call
+from tensorpack.testing._delayed import Delayed
 from tensorpack.testing._device import Block, DeviceTensor
 from tensorpack.testing._devices import CUDA
 from tensorpack.testing._graphs import RecordedGraph
@@ -32,6 +33,7 @@ class World:
     Attributes:
         log: what its streams were given to do.
         real: whether it is the machine's own accelerator, watched only.
+        delayed: the work of streams that the log holds.
         memory: how much of its memory is in use.
         graphs: the graph that each stream is being captured into.
     """
@@ -39,7 +41,8 @@ class World:
     def __init__(self, *, real: bool) -> None:
         self.real = real
         self.log = Log(self.storages)
-        self.functions = Functions(self.call)
+        self.delayed = Delayed(self.log.order)
+        self.functions = Functions(self.call, self.log.host)
         self.memory = Memory()
         self.graphs: dict[StreamId, RecordedGraph] = {}
         self._storage_numbers = itertools.count()
@@ -110,8 +113,17 @@ class World:
             held = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch's
             known = (held, next(self._storage_numbers))
             self._seen[storage._cdata] = known
-            self.log.allocated[known[1]] = self.current(tensor.device)
+            self._watch(storage, known[1], tensor.device)
         return known[1]
+
+    def _watch(
+        self, storage: torch.UntypedStorage, number: int, device: torch.device
+    ) -> None:
+        """Let the log know when a block of the real device is allocated and freed."""
+        stream = self.current(device)
+        self.log.allocate(number, stream)
+        # torch keeps the object of a storage as long as its memory.
+        weakref.finalize(storage, self._freed, stream, number, 0).atexit = False
 
     def claim(self, numbers: Tensor, device: torch.device) -> DeviceTensor:
         """Make the tensor on a device that a host tensor stands for."""
@@ -123,7 +135,7 @@ class World:
         if block is None:
             number = next(self._storage_numbers)
             stream = self.current(device)
-            self.log.allocated[number] = stream
+            self.log.allocate(number, stream, pooled=stream in self.graphs)
             count = storage.nbytes()
             freed = functools.partial(self._freed, stream, number, count)
             block = Block(number, device, storage, stream, freed)

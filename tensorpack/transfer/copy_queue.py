@@ -14,6 +14,7 @@ from tensorpack._leaves.storage import owned_tensors
 from tensorpack._leaves.streams import Streams
 from tensorpack._walk.values import a_class
 from tensorpack.errors import CaptureError, LeafError
+from tensorpack.guard.queries import is_done
 from tensorpack.transfer.native import LEFT_TO_PYTHON, Core, Native
 from tensorpack.transfer.packing import Entry, Packer
 from tensorpack.transfer.staging import PinnedPool, Stager
@@ -265,7 +266,7 @@ class CopyQueue:
         """Let go of what copies have read that are done."""
         done = []
         with self._keeping:
-            while self.retained and self.retained[0][0].query():
+            while self.retained and is_done(self.retained[0][0]):
                 done.append(self.retained.popleft())
         # Only now they die: what a finalizer calls must not find the lock held.
         done.clear()

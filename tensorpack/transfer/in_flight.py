@@ -16,6 +16,7 @@ import torch
 
 from tensorpack._leaves.streams import StreamId
 from tensorpack.errors import HandoffError
+from tensorpack.guard.queries import is_done
 from tensorpack.transfer.polling import Poller
 
 __all__ = ["NAP", "PATIENCE", "Flight", "Flights", "check_limit"]
@@ -67,8 +68,8 @@ class Flight:
         if self.readers:
             return False
         if self.events:
-            return all(event.query() for event in self.events)
-        return self.ready is not None and self.owner() is None and self.ready.query()
+            return all(is_done(event) for event in self.events)
+        return self.ready is not None and self.owner() is None and is_done(self.ready)
 
     def proven_after(self, key: StreamId, event: torch.Event) -> None:
         """Note the event behind the work of one consumer."""
@@ -167,7 +168,7 @@ class Flights:
                     # No later payload has proven it past, so ask its reader now.
                     flight.proven_after(key, self._record(reader))
                 if flight.events:
-                    undone = (e for e in flight.events if not e.query())
+                    undone = (e for e in flight.events if not is_done(e))
                     return next(undone, flight.events[-1])
                 if flight.owner() is None:
                     return flight.ready

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 import torch
 
 from tensorpack.errors import HandoffError
+from tensorpack.guard.queries import is_done
 
 __all__ = ["Poller"]
 
@@ -133,7 +134,7 @@ class Poller:
 
     def all_done(self, events: Iterable[torch.Event]) -> bool:
         """Return whether events are done; not while paused."""
-        return not self.paused_by and all(event.query() for event in events)
+        return not self.paused_by and all(is_done(event) for event in events)
 
     async def until(self, events: Sequence[torch.Event]) -> None:
         """Wait for events without blocking the running loop."""
@@ -170,7 +171,7 @@ class Poller:
         """
         for event in events:
             start = time.monotonic()
-            while not self.paused_by and not event.query():
+            while not self.paused_by and not is_done(event):
                 waited = time.monotonic() - start
                 if waited > _LONGEST_WAIT:
                     break

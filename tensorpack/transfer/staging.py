@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tensorpack._leaves.streams import Streams
+from tensorpack.guard.queries import is_done
 from tensorpack.transfer.layout import in_forward_mode, is_plain
 
 __all__ = ["PinnedPool", "Stager"]
@@ -46,7 +47,7 @@ class PinnedPool:
     def take(self, count: int, dtype: torch.dtype) -> Tensor:
         """Return a row of items that no copy reads any more."""
         kept = self._free.get((count, dtype))
-        if kept and kept[0][0].query():
+        if kept and is_done(kept[0][0]):
             memory = kept.popleft()[1]
             self._nbytes -= memory.nbytes
             return memory
@@ -189,7 +190,7 @@ class Stager:
             return self._ring[-1]
         slot = self._ring[0]
         busy_until = slot.free_after
-        if busy_until is None or busy_until.query():
+        if busy_until is None or is_done(busy_until):
             self._ring.popleft()
         elif len(self._ring) < self._limit:
             self.growths += 1

@@ -76,7 +76,10 @@ def test_nothing_found_gives_0(
         ([], "audit: name a file or a folder"),
         (["pkg", "--select", "XY"], "audit: no rule `XY`: there are TP101 to TP121"),
         (["--explain", "TP999"], "audit: no rule `TP999`: there are TP101 to TP121"),
-        (["pkg", "--baseline", "pkg/batch.py"], "is not a baseline of `audit`"),
+        (
+            ["pkg", "--baseline", "pkg/batch.py"],
+            "batch.py is not a baseline of `audit`",
+        ),
         (
             ["pkg", "--update-baseline"],
             "audit: --update-baseline needs --baseline FILE",

@@ -13,7 +13,11 @@ from torch.testing._internal.two_tensor import TwoTensor
 from tensorpack import LeafError, payload
 from tests.gpu.poison import DEVICE, Trial, device_tensors, with_nothing, with_ours
 
-pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.unguarded,  # controls record nothing
+    pytest.mark.filterwarnings("ignore"),
+]
 
 TIMES = 10
 N = 1000

@@ -9,7 +9,7 @@ from torch import Tensor
 from tensorpack import Dynamic, Payload, payload, tensors
 from tests.gpu.poison import DEVICE, Trial, with_nothing, with_ours
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.unguarded]  # controls record nothing
 
 TIMES = 100
 CONTROLS = 20

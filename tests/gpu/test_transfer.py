@@ -77,6 +77,7 @@ def test_values_survive_the_payload(
     assert 0 == bad
 
 
+@pytest.mark.unguarded
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.usefixtures("no_record")
 def test_control_without_record_reads_poison(

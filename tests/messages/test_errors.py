@@ -13,7 +13,9 @@ from tensorpack import (
     CaptureError,
     CycleError,
     DefinitionError,
+    GuardError,
     HandoffError,
+    HazardError,
     LeafCountError,
     LeafError,
     LifetimeError,
@@ -58,6 +60,8 @@ ERRORS = (
     StreamError(problem="the stream is bad", remedy="Pass another."),
     CaptureError(call="start", stream="copy"),
     HandoffError(call="wait", problem="it was taken", remedy="Wait once."),
+    GuardError(problem="it cannot watch", remedy="Watch another."),
+    HazardError(hazards=["one: freed.", "two: read."]),
 )
 each_error = pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
 

@@ -1,5 +1,6 @@
 """Every message of the testing kit and of the commands in full."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -230,6 +231,15 @@ def written_again() -> None:
         log.assert_handed_over({"ids": ids}, forward)
 
 
+def filled_without_a_wait() -> None:
+    with recorded_streams() as log:
+        own, copies = there(), torch.cuda.Stream()
+        with copies:
+            own.zero_()
+        own.sum()
+        log.assert_handed_over({"ids": own}, torch.cuda.default_stream())
+
+
 def not_moved() -> None:
     with recorded_streams() as log:
         log.assert_handed_over({"ids": torch.ones(2)}, torch.cuda.Stream())
@@ -303,6 +313,10 @@ MACHINE: list[tuple[Callable[[], object], str]] = [
         "The payload has no leaf on a device. Give what `wait` returned.",
     ),
     (
+        filled_without_a_wait,
+        "`['ids']` is used before the stream waits for its copy.",
+    ),
+    (
         written_again,
         "`['ids']` is written by another stream after it was handed over.",
     ),
@@ -333,24 +347,36 @@ def test_real_streams_need_an_accelerator() -> None:
     ) == str(caught.value)
 
 
-HAZARDS: dict[str, tuple[Callable[[Tensor], object], str]] = {
+HAZARDS: dict[str, tuple[Callable[[Tensor], object], str, str]] = {
     "read": (
         Tensor.sum,
         (
-            "storage 0: stream 1 reads what stream 0 writes, and does not wait for it. "
-            "Let stream 1 wait for an event recorded on stream 0."
+            "storage 0: stream 1 `stream` reads what the default stream writes, and "
+            "does not wait for it."
+        ),
+        (
+            "Let stream 1 `stream` wait, before PLACE, for an event recorded on the "
+            "default stream after PLACE."
         ),
     ),
     "write": (
         Tensor.zero_,
         (
-            "storage 0: stream 1 writes what stream 0 writes, and does not wait for "
-            "it. Let stream 1 wait for an event recorded on stream 0."
+            "storage 0: stream 1 `stream` writes what the default stream writes, and "
+            "does not wait for it."
+        ),
+        (
+            "Let stream 1 `stream` wait, before PLACE, for an event recorded on the "
+            "default stream after PLACE."
         ),
     ),
     "free": (
         Tensor.sum,
-        "storage 0: freed while stream 1 may still use it. Record stream 1 on it.",
+        "storage 0: freed while stream 1 `stream` may still use it.",
+        (
+            "Record stream 1 `stream` on it (`record_stream`) after PLACE, or let the "
+            "default stream wait for stream 1 `stream` before it is freed."
+        ),
     ),
 }
 
@@ -358,9 +384,10 @@ HAZARDS: dict[str, tuple[Callable[[Tensor], object], str]] = {
 @pytest.mark.parametrize("kind", HAZARDS)
 def test_hazard(kind: str) -> None:
     """The block, the streams, and what the later one must do."""
-    use, text = HAZARDS[kind]
+    use, problem, remedy = HAZARDS[kind]
     with recorded_streams() as log:
-        block, stream = there(), torch.cuda.Stream()
+        block = there()
+        stream = torch.cuda.Stream()
         if kind == "free":
             stream.wait_stream(torch.cuda.current_stream())
         else:
@@ -368,5 +395,27 @@ def test_hazard(kind: str) -> None:
         with stream:
             use(block)
         del block
+        (text,) = log.hazards()
+        lines = text.splitlines()
 
-        assert [text] == log.hazards()
+        assert problem == lines[0]
+        assert remedy == re.sub(r"\S+:\d+", "PLACE", lines[-1].strip())
+
+
+def test_host_write_into_a_copy() -> None:
+    """The host overwrites pinned memory that is still to be copied."""
+    with recorded_streams() as log:
+        source = torch.ones(2).pin_memory()
+        source.to("cuda", non_blocking=True)
+        source.zero_()
+        (text,) = log.hazards()
+        lines = text.splitlines()
+
+        assert (
+            "float32 (2,) on cpu: the host writes memory that the default stream "
+            "copies from, before the copy is done."
+        ) == lines[0]
+        assert (
+            "Synchronize, before PLACE, with an event recorded on the default stream "
+            "after PLACE."
+        ) == re.sub(r"\S+:\d+", "PLACE", lines[-1].strip())

@@ -451,9 +451,9 @@ def test_memory_that_is_written_again_is_not_handed_over(log: Log) -> None:
 
 
 HAZARDS = {
-    "read": "reads what stream 1 writes, and does not wait for it. Let stream 2 wait",
-    "write": "writes what stream 1 reads, and does not wait for it",
-    "free": "freed while stream 2 may still use it. Record stream 2 on it",
+    "read": "stream 2 `two` reads what stream 1 `one` writes, and does not wait for it",
+    "write": "writes what stream 1 `one` reads, and does not wait for it",
+    "free": "freed while stream 2 `two` may still use it.",
 }
 
 
