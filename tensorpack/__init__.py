@@ -22,6 +22,12 @@ if TYPE_CHECKING:
         Payload as Payload,
         payload as payload,
     )
+    from tensorpack._rules.axes import (
+        Axis as Axis,
+        Index as Index,
+        Offsets as Offsets,
+        Size as Size,
+    )
     from tensorpack._rules.markers import (
         Borrowed as Borrowed,
         Derived as Derived,
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
         host_only as host_only,
     )
     from tensorpack.errors import (
+        AxisError as AxisError,
         CaptureError as CaptureError,
         CycleError as CycleError,
         DefinitionError as DefinitionError,
@@ -74,6 +81,7 @@ _ROOMS = {
         "SupportsLifetime",
         "register",
     ),
+    "tensorpack._rules.axes": ("Axis", "Index", "Offsets", "Size"),
     "tensorpack._rules.markers": (
         "Borrowed",
         "Derived",
@@ -89,6 +97,7 @@ _ROOMS = {
     "tensorpack.integrations.pytree": ("register_pytree",),
     "tensorpack.transfer": ("CopyStream", "Counters", "Fetch", "Handoff"),
     "tensorpack.errors": (
+        "AxisError",
         "CaptureError",
         "CycleError",
         "DefinitionError",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 __all__ = [
+    "AxisError",
     "CaptureError",
     "CycleError",
     "DefinitionError",
@@ -215,6 +216,35 @@ class LeafCountError(TensorpackError, ValueError):
             "It was changed while it was being moved. Hand over a payload that no "
             "other code changes."
         )
+
+
+class AxisError(TensorpackError, ValueError):
+    """What an operation on a batch axis needs is not there.
+
+    Attributes:
+        cls: name of the class whose traversal met the value, or "".
+        key: address of the value, such as `"sampling.top_k"`, or "" for the whole.
+        problem: what is there and why it cannot be, as a clause.
+        remedy: what to do instead.
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        /,
+        *,
+        cls: str = "",
+        key: str = "",
+        problem: str = "",
+        remedy: str = "",
+    ) -> None:
+        self.cls = cls
+        self.key = key
+        self.problem = problem
+        self.remedy = remedy
+        owner = f"{cls}." if cls and key and not key.startswith("[") else cls
+        where = f"`{owner}{key}`: " if owner or key else ""
+        super().__init__(text or f"{where}{problem}. {remedy}")
 
 
 class StreamError(TensorpackError, ValueError):

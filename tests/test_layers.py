@@ -36,8 +36,9 @@ ALLOWED: dict[str, set[str]] = {
         "_refusals",
         "_install",
     },
+    "axes": {"errors", "_rules", "_leaves", "_plan", "_walk"},
     # The transfer layer knows walks and leaves, never plans.
-    "transfer": {"errors", "_leaves", "_codegen", "_walk", "_functions"},
+    "transfer": {"errors", "_leaves", "_codegen", "_walk", "_functions", "axes"},
     "mypy_plugin": {"_rules"},
     "__init__": set(),
 }

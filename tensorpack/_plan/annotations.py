@@ -16,6 +16,7 @@ from tensorpack._leaves.adapters import (
 )
 from tensorpack._leaves.host_types import is_host_class
 from tensorpack._plan.classes import slots_apart
+from tensorpack._plan.marks import attached, with_axes
 from tensorpack._plan.namespace import (
     Context,
     Placeholder,
@@ -41,6 +42,7 @@ from tensorpack._plan.structs import (
     struct_fields,
 )
 from tensorpack._plan.unions import choose, folded
+from tensorpack._rules.axes import AxisMark, shape_axes
 from tensorpack._rules.containers import MAPPINGS, SEQUENCES, is_unpacked
 from tensorpack._rules.markers import PLAN, Marker
 from tensorpack._rules.nodes import (
@@ -121,6 +123,14 @@ def _node_of_annotated(tp: object, ctx: Context) -> Node:
     """Read `Annotated[T, ...]`: a marker decides, anything else is ignored."""
     inner, *metadata = typing.get_args(tp)
     markers = [note for note in metadata if isinstance(note, Marker)]
+    marks = tuple(note for note in metadata if isinstance(note, AxisMark))
+    if marks:
+        return attached(_marked(tp, inner, markers, ctx), marks, spell(tp))
+    return _marked(tp, inner, markers, ctx)
+
+
+def _marked(tp: object, inner: object, markers: list[Marker], ctx: Context) -> Node:
+    """Read what markers say of a type."""
     if len(markers) > 1:
         names = ", ".join(f"`{marker!r}`" for marker in markers)
         refuse(spell(tp), f"has {len(markers)} markers: {names}", "Keep one of them.")
@@ -174,7 +184,8 @@ def _node_of_variable(tp: Any, ctx: Context) -> Node:
 
 def _node_of_union(tp: object, ctx: Context) -> Node:
     """Read a union: each arm by itself, then what the value has to decide."""
-    return choose([node_of(arm, ctx) for arm in typing.get_args(tp)], spell(tp))
+    arms = [node_of(arm, ctx) for arm in typing.get_args(tp)]
+    return with_axes(choose(arms, spell(tp)), arms, spell(tp))
 
 
 def _node_of_generic(tp: Any, origin: Any, ctx: Context) -> Node:
@@ -259,7 +270,9 @@ def _node_of_class(cls: type, tp: object, ctx: Context) -> Node:
     """Read a class: the rows of the type table, in their order."""
     array = getattr(cls, "array_type", None)
     if array is not None and cls.__module__.startswith("jaxtyping"):
-        return node_of(array, ctx)
+        node = node_of(array, ctx)
+        shape = tuple(shape_axes(getattr(cls, "dim_str", "")))
+        return attached(node, shape, spell(tp)) if shape else node
     if is_tensor_type(cls):
         return TensorNode()
     if cls is ctx.own or PLAN in vars(cls) or _is_base(cls):

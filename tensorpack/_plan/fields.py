@@ -23,6 +23,7 @@ from tensorpack._plan.classes import (
 )
 from tensorpack._plan.generics import Bindings, bindings_of
 from tensorpack._plan.leftovers import check_content, shared_leaves
+from tensorpack._plan.marks import wrong_lengths
 from tensorpack._plan.namespace import (
     Context,
     Namespace,
@@ -79,6 +80,7 @@ def plan_class(
         except RefusedError as error:
             text = spell(_written(field, bases)[1])
             refusals.append(error.at(field.name, text))
+    refusals.extend(wrong_lengths(fields))
     refusals.extend(_orphans(cls, declared, bases))
     refusals.extend(shared_leaves(cls, declared))
     refusals.extend(slots_apart(cls, declared))

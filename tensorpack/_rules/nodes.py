@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import attrs
 
+from tensorpack._rules.axes import AxisMark
+
 __all__ = [
     "AdapterNode",
     "CachedNode",
@@ -43,7 +45,13 @@ class Guard(enum.Enum):
 
 @attrs.frozen
 class TensorNode:
-    """A tensor."""
+    """A tensor.
+
+    Attributes:
+        axes: what its annotation says of the batch.
+    """
+
+    axes: tuple[AxisMark, ...] = ()
 
 
 @attrs.frozen
@@ -82,6 +90,7 @@ class KeptNode:
     guard: Guard
     types: tuple[type, ...] = ()
     inside: "Node | None" = None
+    axes: tuple[AxisMark, ...] = ()
 
 
 @attrs.frozen
@@ -90,6 +99,7 @@ class SequenceNode:
 
     kind: str
     item: "Node"
+    axes: tuple[AxisMark, ...] = ()
 
 
 @attrs.frozen
