@@ -34,6 +34,7 @@ class _Concatenation:
     """Puts the parts of several objects together."""
 
     hooked = True
+    reads = False
 
     def __init__(
         self, axes: Sequence[str], surveys: Sequence[Survey], combine: Combine

@@ -53,6 +53,7 @@ class Padding:
     """
 
     hooked = True
+    reads = False
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes

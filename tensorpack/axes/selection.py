@@ -31,6 +31,7 @@ class _Selection:
     """Takes the chosen items of every part."""
 
     hooked = True
+    reads = False
 
     def __init__(self, chosen: Mapping[str, Chosen]) -> None:
         self.chosen = chosen

@@ -22,7 +22,16 @@ from tensorpack.axes.survey import Found, Survey, dim_of, is_array, size_at, sur
 from tensorpack.axes.traversal import Place, Values, visited
 from tensorpack.errors import AxisError
 
-__all__ = ["Fit", "Region", "copy_", "empty_like", "fit", "shared_buffer"]
+__all__ = [
+    "Fit",
+    "Fits",
+    "Region",
+    "copy_",
+    "empty_like",
+    "fit",
+    "placed",
+    "shared_buffer",
+]
 
 T = TypeVar("T")
 
@@ -226,16 +235,28 @@ class Fit:
     regions: tuple[Region, ...]
 
 
-def fit(static: Any, value: Any, sizes: Mapping[str, int]) -> list[Fit]:
+@attrs.frozen(eq=False)
+class Fits:
+    """Where the leaves of an object go in a static one.
+
+    Attributes:
+        own: how many items each axis of the object has.
+        fits: one for each leaf, in plan order.
+        plain: whether host fields stay as they are, and no payload has a hook.
+    """
+
+    own: Mapping[str, int]
+    fits: Sequence[Fit]
+    plain: bool
+
+
+def fit(static: Any, value: Any, sizes: Mapping[str, int]) -> Fits:
     """Say where the leaves of an object go in a static one.
 
     Args:
         static: what has the memory.
         value: the object.
         sizes: how many items each axis has in the first rows of the static.
-
-    Returns:
-        One for each leaf of the object, in plan order.
 
     Raises:
         AxisError: the object has a leaf that does not fit.
@@ -250,9 +271,9 @@ def fit(static: Any, value: Any, sizes: Mapping[str, int]) -> list[Fit]:
     check_sizes(found, sizes)
     there = {leaf.place.key: leaf.leaf for leaf in room.leaves}
     wanted = found.sizes | dict(sizes)
-    return [
-        _fit(leaf, there.get(leaf.place.key), wanted, room) for leaf in found.leaves
-    ]
+    fits = [_fit(x, there.get(x.place.key), wanted, room) for x in found.leaves]
+    hooked = any(hasattr(cls, "__payload_resized__") for cls in found.classes)
+    return Fits(found.sizes, fits, plain=not (hooked or found.marked_hosts))
 
 
 def _fit(found: Found, target: Any, sizes: Mapping[str, int], room: Survey) -> Fit:
@@ -325,13 +346,18 @@ def _check_room(
             )
 
 
-class Placed(Padding):
+class _Placed(Padding):
     """Puts views of static leaves in the place of leaves, and pads host fields."""
 
-    def __init__(self, sizes: Mapping[str, int], views: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        own: Mapping[str, int],
+        sizes: Mapping[str, int],
+        views: Sequence[Tensor],
+    ) -> None:
         super().__init__(sizes)
+        self._own = own
         self._views = iter(views)
-        self.hooked = bool(sizes)
 
     def leaf(self, place: Place, leaves: Values) -> Any:  # noqa: ARG002  # in order
         """Take the next view."""
@@ -339,12 +365,46 @@ class Placed(Padding):
 
     def items(self, place: Place, lists: Values) -> Any:
         """Refuse to pad a list of leaves; go through it item by item."""
+        self._check(place, lists[0])
         super().items(place, lists)
 
+    def host(self, place: Place, values: Values) -> Any:
+        """Pad a host value, or set a size."""
+        self._check(place, values[0])
+        return super().host(place, values)
 
-def placed(value: T, sizes: Mapping[str, int], views: Sequence[Tensor]) -> T:
-    """Return an object with views of static leaves, and its own host fields."""
-    new: T = visited((value,), Placed(sizes, views))
+    def _check(self, place: Place, value: Any) -> None:
+        """Raise for a host value that has not the size of its axis."""
+        for mark in place.axes:
+            if isinstance(mark, Index):
+                continue
+            size = size_at(place, mark, value)
+            if size is not None and size != self._own.get(mark.name, size):
+                place.fail(
+                    f"has {size} items on the axis `{mark.name}`, and the leaves have "
+                    f"{self._own[mark.name]}",
+                    "Give both one size.",
+                )
+
+
+def placed(
+    value: T,
+    own: Mapping[str, int],
+    sizes: Mapping[str, int],
+    views: Sequence[Tensor],
+) -> T:
+    """Return an object with views of static leaves, and its own host fields.
+
+    Args:
+        value: the object.
+        own: how many items each of its axes has.
+        sizes: how many the new object has.
+        views: the leaves of the new object, in plan order.
+
+    Raises:
+        AxisError: a host field has not the size of its axis, or cannot be padded.
+    """
+    new: T = visited((value,), _Placed(own, sizes, views))
     return new
 
 
@@ -379,8 +439,8 @@ def copy_(static: T, value: T, /) -> T:
     >>> copy_(static, Batch(torch.arange(3))).ids.tolist(), static.ids.tolist()
     ([0, 1, 2], [0, 1, 2, -1])
     """
-    fits = fit(static, value, {})
-    views = [f.target[f.data] for f in fits]
+    found = fit(static, value, {})
+    views = [f.target[f.data] for f in found.fits]
     if views:
-        torch._foreach_copy_(views, [f.leaf for f in fits], non_blocking=True)
-    return placed(value, {}, views)
+        torch._foreach_copy_(views, [f.leaf for f in found.fits], non_blocking=True)
+    return placed(value, found.own, {}, views)

@@ -76,12 +76,17 @@ class Survey:
         where: the first part that has the axis.
         runs: the axes whose items lie in runs.
         leaves: the leaves in plan order.
+        classes: the classes of the payloads.
+        marked_hosts: how many host values have marks.
     """
 
     hooked = False
+    reads = True
 
     def __init__(self, cls: str) -> None:
         self.cls = cls
+        self.classes: set[type] = set()
+        self.marked_hosts = 0
         self.sizes: dict[str, int] = {}
         self.where: dict[str, Place] = {}
         self.runs: dict[str, Runs] = {}
@@ -96,15 +101,18 @@ class Survey:
 
     def items(self, place: Place, lists: Values) -> None:
         """Note a list and its axis."""
+        self.marked_hosts += 1
         self._note(place, lists[0])
 
     def host(self, place: Place, values: Values) -> Any:
         """Note a host value and its axes."""
+        self.marked_hosts += bool(place.axes)
         self._note(place, values[0])
         return values[0]
 
     def other(self, place: Place, values: Values) -> Any:  # noqa: ARG002  # inside
-        """Leave no field out."""
+        """Note the class of a payload, and go inside."""
+        self.classes.add(type(place.owners[0]))
         return NotImplemented
 
     def _note(self, place: Place, value: Any) -> None:

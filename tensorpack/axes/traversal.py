@@ -80,9 +80,11 @@ class Visitor(Protocol):
 
     Attributes:
         hooked: whether new payloads are asked for their `__payload_resized__`.
+        reads: whether nothing new is made.
     """
 
     hooked: bool
+    reads: bool
 
     def leaf(self, place: Place, leaves: Values) -> Any:
         """Return the new leaf; some leaves may be None, not all."""
@@ -136,6 +138,8 @@ class _Visit:
             if new is NotImplemented:
                 new = self.value(field.node, at, olds)
             changes[field.name] = new
+        if self.visitor.reads:
+            return first
         if not root and all(getattr(first, n) is new for n, new in changes.items()):
             return first
         return self._made(place, first, changes)
