@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tensorpack._leaves.streams import outliving
-from tensorpack._rules.axes import AxisMark, DimMark, Offsets
+from tensorpack._rules.axes import AxisMark, DimMark, Index, Offsets
 from tensorpack.axes.padding import Padding, check_sizes, pad_of
 from tensorpack.axes.survey import Found, Survey, dim_of, is_array, size_at, survey
 from tensorpack.axes.traversal import Place, Values, visited
@@ -242,7 +242,7 @@ class Fits:
     Attributes:
         own: how many items each axis of the object has.
         fits: one for each leaf, in plan order.
-        plain: whether host fields stay as they are, and no payload has a hook.
+        plain: whether every host field stays as it is.
     """
 
     own: Mapping[str, int]
@@ -272,8 +272,7 @@ def fit(static: Any, value: Any, sizes: Mapping[str, int]) -> Fits:
     there = {leaf.place.key: leaf.leaf for leaf in room.leaves}
     wanted = found.sizes | dict(sizes)
     fits = [_fit(x, there.get(x.place.key), wanted, room) for x in found.leaves]
-    hooked = any(hasattr(cls, "__payload_resized__") for cls in found.classes)
-    return Fits(found.sizes, fits, plain=not (hooked or found.marked_hosts))
+    return Fits(found.sizes, fits, plain=not found.marked_hosts)
 
 
 def _fit(found: Found, target: Any, sizes: Mapping[str, int], room: Survey) -> Fit:
@@ -347,7 +346,12 @@ def _check_room(
 
 
 class _Placed(Padding):
-    """Puts views of static leaves in the place of leaves, and pads host fields."""
+    """Puts views of static leaves in the place of leaves, and pads host fields.
+
+    No payload is asked for its `__payload_resized__`: the new rows are on their way.
+    """
+
+    hooked = False
 
     def __init__(
         self,

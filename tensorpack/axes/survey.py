@@ -76,7 +76,6 @@ class Survey:
         where: the first part that has the axis.
         runs: the axes whose items lie in runs.
         leaves: the leaves in plan order.
-        classes: the classes of the payloads.
         marked_hosts: how many host values have marks.
     """
 
@@ -85,7 +84,6 @@ class Survey:
 
     def __init__(self, cls: str) -> None:
         self.cls = cls
-        self.classes: set[type] = set()
         self.marked_hosts = 0
         self.sizes: dict[str, int] = {}
         self.where: dict[str, Place] = {}
@@ -111,8 +109,7 @@ class Survey:
         return values[0]
 
     def other(self, place: Place, values: Values) -> Any:  # noqa: ARG002  # inside
-        """Note the class of a payload, and go inside."""
-        self.classes.add(type(place.owners[0]))
+        """Leave no field out."""
         return NotImplemented
 
     def _note(self, place: Place, value: Any) -> None:
