@@ -44,7 +44,7 @@ def form_of(value: Any) -> Hashable:
 
 
 def _getter(plan: ClassPlan) -> Callable[[Any], tuple[Any, ...]] | None:
-    """Return what reads the leaves of a class; None if its fields are more than that."""
+    """Return what reads the leaves of a class; None if it has other fields."""
     names: list[str] = []
     for field in plan.fields:
         match field.node:

@@ -12,7 +12,7 @@ handoff is done.
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -38,6 +38,8 @@ from tensorpack.transfer.in_flight import NAP, PATIENCE, Flights, check_limit
 from tensorpack.transfer.packing import PACK_BELOW, Packer
 from tensorpack.transfer.polling import Poller
 from tensorpack.transfer.staging import SLOT, Stager
+from tensorpack.transfer.static_copies import Job, StaticCopies
+from tensorpack.transfer.static_handoff import StaticFetch, StaticHandoff, check_into
 
 __all__ = ["CopyStream", "Counters", "Fetch", "Handoff"]
 
@@ -93,6 +95,9 @@ class CopyStream:
         self._checked: set[StreamId] = set()
         self._closed = False
         self._streams: Streams | None = streams_of(self.device)
+        host = torch.device("cpu")
+        self._puts = StaticCopies(self, host, self.device, self._streams)
+        self._fetches = StaticCopies(self, self.device, host, self._streams)
         if self._streams is None:
             return
         self.stream = self._streams.new(priority) if stream is None else stream
@@ -112,6 +117,8 @@ class CopyStream:
         value: T,
         *,
         keys: Iterable[str] | None = None,
+        into: T | None = None,
+        sizes: Mapping[str, int] | None = None,
         after: torch.Stream | None = None,
     ) -> Handoff[T]:
         """Queue the copies of a payload to the device.
@@ -120,11 +127,16 @@ class CopyStream:
             value: a payload, a tensor, anything with lifetime support, a container of
                 them, or with `keys` a mapping.
             keys: of a mapping, the entries that travel; others pass through.
+            into: static memory on the device, as made by `axes.empty_like`. The payload
+                handed out holds views of its first rows.
+            sizes: with `into`, how many items each axis gets; the rows beyond those of
+                the payload are filled with the `pad` of their `Axis`.
             after: the stream that writes the leaves that are on the device already.
                 Left out, it is the current stream of the calling thread.
 
         Raises:
             LeafError: a value has no lifetime support; nothing was queued then.
+            AxisError: the payload does not fit into the static memory; the same.
             CaptureError: the current or the copy stream is capturing a graph.
             HandoffError: the copy stream is closed, this thread has paused it, or the
                 limit is reached and nobody takes what is in flight.
@@ -133,13 +145,18 @@ class CopyStream:
             Copies are queued on the copy stream. The host does not block, except at
             `max_in_flight`, while another thread pauses, and where a large pageable
             leaf finds no free pinned memory (see `warm`). Keeps host lifetime and host
-            immutability; `wait` keeps order and device lifetime.
+            immutability; `wait` keeps order and device lifetime. Copies into static
+            memory go behind all work of the streams that `wait` has named for it since
+            it was last written.
         """
         self._check_open("start")
         if self._polls.paused_by:
             self._polls.await_running("start")
         if after is not None and self._streams is not None:
             check_stream(after, self.device)
+        if into is not None or sizes is not None:
+            check_into(into, sizes, keys)
+            return self._start_into(value, into, sizes or {}, after)
         if keys is not None:
             check_replaceable(value)
         value_, found = prepared(value if keys is None else entries_of(value, keys))
@@ -180,6 +197,30 @@ class CopyStream:
         self.counters.add(leaves, queued.buffers, queued.alone)
         return handoff
 
+    def _start_into(
+        self, value: T, into: Any, sizes: Mapping[str, int], after: torch.Stream | None
+    ) -> Handoff[T]:
+        """Queue the copies into static memory, and enter the payload as in flight."""
+        value, found = prepared(value)
+        check_leaves(found.leaves, found.key_of)
+        job = Job(into, value, found.leaves, sizes, "start")
+        if self._streams is None or self.stream is None:
+            written = self._puts.put(job)
+            self.counters.add(found.leaves, written.buffers, ())
+            return StaticHandoff(written, self._polls)
+        if self._streams.capturing():
+            raise CaptureError(call="start", stream="current")
+        self._queue.reap()
+        with self._flights.entered() as flight:
+            written = self._puts.queue(job, self.stream, after)
+            handoff = StaticHandoff[T](
+                written, self._polls, self._hand_out, self._streams, flight
+            )
+            flight.set_off(self._queue.keep(written.ready, written.sources), handoff)
+        self.counters.blocked = self._flights.blocked
+        self.counters.add(found.leaves, written.buffers, ())
+        return handoff
+
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
         """Pay both debts to a consumer: order first, then device lifetime."""
         streams = self._streams
@@ -209,11 +250,15 @@ class CopyStream:
         # A consumer that is the copy stream itself needs no record of its own blocks.
         self.counters.records += record_handoff(handoff, consumer, own=key == self._id)
 
-    def fetch(self, value: T, *, after: torch.Stream | None = None) -> Fetch[T]:
+    def fetch(
+        self, value: T, *, into: T | None = None, after: torch.Stream | None = None
+    ) -> Fetch[T]:
         """Queue the copies of a payload from the device to the host.
 
         Args:
             value: a payload, a tensor, or a container of them.
+            into: static memory on the host, as made by `axes.empty_like(pinned=True)`;
+                read what was fetched before the next fetch into it is called.
             after: the stream that writes the leaves. Left out, it is the current
                 stream of the calling thread.
 
@@ -234,6 +279,10 @@ class CopyStream:
             self._polls.await_running("fetch")
         found = walk(value)
         if self._streams is None:
+            if into is not None:
+                check_leaves(found.leaves, found.key_of)
+                job = Job(into, value, found.leaves, {}, "fetch")
+                return StaticFetch(self._fetches.put(job), self._polls)
             with torch.no_grad():
                 return Fetch(value, copied(found.leaves, self.device), self._polls)
         if self._streams.capturing():
@@ -244,6 +293,11 @@ class CopyStream:
             check_stream(after, self.device)
             if self._streams.is_capturing(after):
                 raise CaptureError(call="fetch", stream="producer")
+        if into is not None:
+            check_leaves(found.leaves, found.key_of)
+            job = Job(into, value, found.leaves, {}, "fetch")
+            written = self._fetcher.fetch_into(job, found, self._fetches, after)
+            return StaticFetch(written, self._polls)
         return Fetch(value, *self._fetcher.fetch(found, after))
 
     def warm(self, nbytes: int) -> None:
@@ -260,6 +314,11 @@ class CopyStream:
         if self._streams is not None and not self._polls.paused_by:
             self._queue.reap()
             self._flights.reap()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     @property
     def in_flight(self) -> int:

@@ -15,6 +15,7 @@ from tensorpack.errors import StreamError
 from tensorpack.transfer.layout import PLAIN, layout_of
 from tensorpack.transfer.packing import gather
 from tensorpack.transfer.polling import Poller
+from tensorpack.transfer.static_copies import Job, StaticCopies, Written
 
 __all__ = ["Fetch", "Fetcher"]
 
@@ -118,6 +119,15 @@ class Fetcher:
             new = each_once(found.leaves, self._queue)
             ready = self._last = self._streams.record(stream)
         return new, self._polls, (ready,)
+
+    def fetch_into(
+        self, job: Job, found: Walk, copies: StaticCopies, after: torch.Stream
+    ) -> Written:
+        """Queue the copies into static memory behind what `after` has queued."""
+        record(found.leaves, self._stream, where=found.where)
+        written = copies.queue(job, self._stream, after)
+        self._last = written.ready
+        return written
 
     def _queue(self, leaves: Sequence[Any]) -> list[Any]:
         """Copy small leaves through one buffer, the others one by one."""

@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Never
 
 import torch
@@ -118,6 +118,16 @@ class Flights:
                 self._await_taker()
             else:
                 event.synchronize()
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[Flight]:
+        """Enter a payload that is being started; forget it after an error."""
+        flight = self.enter()
+        try:
+            yield flight
+        except BaseException:
+            self.leave(flight)
+            raise
 
     def leave(self, flight: Flight) -> None:
         """Forget a payload that could not be started."""
