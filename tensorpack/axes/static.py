@@ -149,6 +149,9 @@ def _fill_shared(
 ) -> None:
     """Cut the small leaves of one device out of one buffer."""
     small = [i for i in own if _nbytes(specs[i]) < _SHARED_BELOW]
+    # Leaves of one dtype lie side by side, so that one call can gather them.
+    kinds = list(dict.fromkeys(specs[i].dtype for i in small))
+    small.sort(key=lambda i: kinds.index(specs[i].dtype))
     if len(small) < 2:  # noqa: PLR2004  # one leaf is its own buffer
         return
     starts = _starts([_nbytes(specs[i]) for i in small])

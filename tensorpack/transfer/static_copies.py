@@ -11,7 +11,8 @@ from torch import Tensor
 from tensorpack._leaves.streams import Streams
 from tensorpack.errors import CaptureError
 from tensorpack.transfer.static_memory import StaticMemory
-from tensorpack.transfer.static_routes import Part, Route, Routes, Slot, filled
+from tensorpack.transfer.static_routes import Part, Route, Routes, Slot
+from tensorpack.transfer.static_rows import filled
 
 __all__ = ["Job", "StaticCopies", "Written"]
 
@@ -173,8 +174,7 @@ class StaticCopies:
     ) -> Tensor:
         """Write the leaves of a part into a slot, and queue its copy."""
         rows = route.rows(slot, part)
-        own = [leaves[i] for i in part.indexes]
-        torch._foreach_copy_(rows.targets, own + rows.fillers)
+        rows.write(leaves)
         return rows.landing.copy_(rows.used, non_blocking=True)
 
     def _alone(

@@ -21,30 +21,14 @@ from tensorpack.axes.form import form_of
 from tensorpack.axes.static import Fit, Fits, fit, placed, shared_buffer
 from tensorpack.errors import AxisError
 from tensorpack.transfer.static_memory import StaticMemory, memory_of
+from tensorpack.transfer.static_rows import Rows, rows_of
 
-__all__ = ["Part", "Route", "Routes", "Rows", "Slot"]
+__all__ = ["Part", "Route", "Routes", "Slot"]
 
 _ROUTES = 512
 """Routes that are kept for each static: one for each form, shapes and sizes."""
 _STATICS = 16
 """Statics whose routes are kept, and which stay alive with them."""
-
-
-@attrs.frozen(eq=False)
-class Rows:
-    """The rows of a slot that one route uses.
-
-    Attributes:
-        targets: the rows for the leaves, then the rows beyond them.
-        fillers: what the rows beyond are filled with.
-        used: the part of the slot up to the last of them.
-        landing: the same part of the buffer.
-    """
-
-    targets: list[Tensor]
-    fillers: list[Tensor]
-    used: Tensor
-    landing: Tensor
 
 
 @attrs.define(eq=False)
@@ -113,6 +97,8 @@ class Route:
         own: how many items each axis of the objects has.
         sizes: how many they have in the static, for those that differ.
         plain: whether every host field stays as it is.
+        dtypes: of the leaves.
+        on_host: whether each leaf comes from the host.
     """
 
     number: int
@@ -124,6 +110,8 @@ class Route:
     own: Mapping[str, int]
     sizes: Mapping[str, int]
     plain: bool
+    dtypes: list[torch.dtype]
+    on_host: list[bool]
 
     def handed_out(self, value: Any) -> Any:
         """Return the object whose leaves are the first rows of the static."""
@@ -135,48 +123,19 @@ class Route:
         """Return the rows of a slot that the leaves of a part use."""
         known = slot.rows.get(self.number)
         if known is None:
-            known = slot.rows[self.number] = self._made_rows(slot, part)
+            pairs = zip(part.indexes, part.starts, strict=True)
+            leaves = [(index, start, self.fits[index]) for index, start in pairs]
+            known = rows_of(slot.memory, part.slots.buffer, leaves)
+            slot.rows[self.number] = known
             if len(slot.rows) > _ROUTES:
                 slot.rows.popitem(last=False)
         return known
 
-    def _made_rows(self, slot: Slot, part: Part) -> Rows:
-        """Cut the rows out of a slot."""
-        rows: list[Tensor] = []
-        beyond: list[Tensor] = []
-        fillers: list[Tensor] = []
-        end = 0
-        for index, start in zip(part.indexes, part.starts, strict=True):
-            found = self.fits[index]
-            target = found.target
-            nbytes = target.numel() * target.element_size()
-            end = max(end, start + nbytes)
-            whole = slot.memory[start : start + nbytes].view(target.dtype)
-            whole = whole.view(target.shape)
-            rows.append(whole[found.data])
-            for place, filler in filled(found, whole):
-                beyond.append(place)
-                fillers.append(filler)
-        landing = part.slots.buffer[:end]
-        return Rows(rows + beyond, fillers, slot.memory[:end], landing)
-
-
-def filled(found: Fit, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return the rows beyond those of a leaf, each with what fills it.
-
-    Args:
-        found: where the leaf goes.
-        rows: its bucket, or more, wherever it is written.
-    """
-    result: list[tuple[Tensor, Tensor]] = []
-    for region in found.regions:
-        place = rows[region.index]
-        if region.fill is None:  # the last row again, whatever it will be
-            filler = rows[found.data][-1:]
-        else:
-            filler = torch.full((), region.fill, dtype=rows.dtype, device=rows.device)
-        result.append((place, filler.expand_as(place)))
-    return result
+    def is_for(self, leaves: Sequence[Any]) -> bool:
+        """Return whether leaves of the right shapes have the right dtypes and sides."""
+        return [x.dtype for x in leaves] == self.dtypes and [
+            x.is_cpu for x in leaves
+        ] == self.on_host
 
 
 class Routes:
@@ -221,7 +180,7 @@ class Routes:
         try:
             key: Hashable = (
                 form_of(value),
-                tuple([(x.shape, x.dtype, x.device) for x in leaves]),
+                tuple([x.shape for x in leaves]),
                 tuple(sizes.items()),
             )
         except AttributeError:  # not all are tensors, which is refused below
@@ -229,7 +188,7 @@ class Routes:
         with self._lock:
             routes = self._known.setdefault(whose, OrderedDict())
             route = routes.get(key)
-        if route is not None:
+        if route is not None and route.is_for(leaves):
             return route
         found = fit(static, value, sizes)
         for x in found.fits:
@@ -290,6 +249,8 @@ class Routes:
             found.own,
             sizes,
             found.plain,
+            [x.leaf.dtype for x in found.fits],
+            [x.leaf.is_cpu for x in found.fits],
         )
 
     def _forget_slots(self) -> None:
