@@ -5,6 +5,7 @@ from collections import deque
 from typing import Any
 
 import attrs
+import torch
 from torch import Tensor
 
 __all__ = ["payload_repr"]
@@ -29,7 +30,7 @@ def _value(value: object) -> str:
     if isinstance(value, Tensor):
         kind = "" if type(value) is Tensor else f"{type(value).__name__} "
         dtype = str(value.dtype).removeprefix("torch.")
-        return f"{kind}{dtype}{list(value.shape)} {value.device}"
+        return f"{kind}{dtype}{_shape(value)} {value.device}"
     # Of any container: what it holds may be tensors, and their numbers are not asked.
     if isinstance(value, dict):
         items = [f"{k!r}: {_value(v)}" for k, v in _first(value.items())]
@@ -46,6 +47,13 @@ def _value(value: object) -> str:
     if getattr(type(value), "__tensorpack_plan__", None) is not None:
         return repr(value)
     return _text.repr(value)
+
+
+def _shape(tensor: Tensor) -> str:
+    """Write a shape; a nested tensor of the strided kind has only its first size."""
+    if tensor.is_nested and tensor.layout is torch.strided:
+        return f"[{tensor.size(0)}, ...]"
+    return str(list(tensor.shape))
 
 
 def _named(value: object, plain: type, text: str) -> str:

@@ -1,4 +1,4 @@
-"""The command line: `python -m tensorpack demo / show / check / bench / stubs`."""
+"""The command line: `python -m tensorpack demo / show / check / bench / ...`."""
 
 import argparse
 import importlib
@@ -13,7 +13,9 @@ _COMMANDS = {
     "demo": "serve text with a small language model whose inputs are payloads",
     "show": "print the plan and the generated source of a payload class",
     "check": "import modules and report every payload and every refusal",
+    "audit": "find fields that hand-written methods forget, from source text alone",
     "bench": "measure moving and recording against hand-written loops",
+    "native": "build the compiled core of transfers",
     "stubs": "write the stubs of payload classes",
 }
 

@@ -3,7 +3,7 @@
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 try:
@@ -24,7 +24,11 @@ Advance = Callable[[str], None]
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    bold: Collection[tuple[int, int]] = (),
 ) -> None:
     """Print a table to the standard output.
 
@@ -32,15 +36,23 @@ def print_table(
         title: stands above it.
         columns: names of the columns.
         rows: as many texts in each as there are columns.
+        bold: row and column of each cell to be marked, counted from 0.
     """
     if HAS_RICH:
-        _print_rich(title, columns, rows)
-    else:
-        print("\n".join(plain_table(title, columns, rows)), end="\n\n")
+        _print_rich(title, columns, rows, bold)
+        return
+    marked = [
+        [f"*{cell}*" if (i, j) in bold else cell for j, cell in enumerate(row)]
+        for i, row in enumerate(rows)
+    ]
+    print("\n".join(plain_table(title, columns, marked)), end="\n\n")
 
 
 def _print_rich(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    bold: Collection[tuple[int, int]],
 ) -> None:
     # `Text`, since `list[Tensor]` in a plain string would be read as markup.
     table = rich.table.Table(title=rich.text.Text(title), title_justify="left")
@@ -48,8 +60,9 @@ def _print_rich(
         # Short columns stay whole, so that the long ones give way first.
         short = max(map(len, cells)) <= _SHORT
         table.add_column(cells[0], overflow="fold", no_wrap=short)
-    for row in rows:
-        table.add_row(*map(rich.text.Text, row))
+    for i, row in enumerate(rows):
+        styles = ["bold" if (i, j) in bold else "" for j in range(len(row))]
+        table.add_row(*map(rich.text.Text, row, styles))
     console = rich.console.Console()
     console.print(table)
     console.print()

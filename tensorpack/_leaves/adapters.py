@@ -83,6 +83,14 @@ class LifetimeAdapter(Generic[T]):
         """Make the twin of `value` from new leaves, given in the same order."""
         raise NotImplementedError
 
+    def host(self, value: T) -> Sequence[Tensor]:  # noqa: ARG002  # for subclasses
+        """List the tensors of `value` that stay on the host, wherever it is moved.
+
+        A move hands them on as they are, since `rebuild` is not given others. The test
+        kit accuses a class of every tensor that is neither listed here nor a leaf.
+        """
+        return ()
+
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Register the adapter for the type that its base names."""
         super().__init_subclass__(**kwargs)
@@ -130,10 +138,12 @@ class _FunctionAdapter(LifetimeAdapter[T]):
         adapted: type,
         leaves: Callable[[T], Sequence[Tensor]],
         rebuild: Callable[[T, Sequence[Tensor]], T],
+        host: Callable[[T], Sequence[Tensor]],
     ) -> None:
         self.adapts = adapted  # type: ignore[misc]  # one class serves many types
         self._leaves = leaves
         self._rebuild = rebuild
+        self._host = host
 
     def leaves(self, value: T) -> Sequence[Tensor]:
         return self._leaves(value)
@@ -141,14 +151,21 @@ class _FunctionAdapter(LifetimeAdapter[T]):
     def rebuild(self, value: T, leaves: Sequence[Tensor]) -> T:
         return self._rebuild(value, leaves)
 
+    def host(self, value: T) -> Sequence[Tensor]:
+        return self._host(value)
+
 
 class _ReadyAdapter(_FunctionAdapter[T]):
     """An adapter of ours for a foreign type; the user may register another."""
 
 
+def _none(_: object) -> Sequence[Tensor]:
+    return ()
+
+
 _adapters: dict[type, LifetimeAdapter[Any]] = {}
-_late: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-_marked: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+_late: dict[str, tuple[Callable[..., Any], ...]] = {}
+_marked: dict[str, tuple[Callable[..., Any], ...]] = {}
 _lock = threading.Lock()
 
 
@@ -185,6 +202,7 @@ def register(
     *,
     leaves: Callable[[T], Sequence[Tensor]],
     rebuild: Callable[[T, Sequence[Tensor]], T],
+    host: Callable[[T], Sequence[Tensor]] = _none,
 ) -> None:
     """Give a foreign type lifetime support by two functions.
 
@@ -192,11 +210,12 @@ def register(
         adapted: the type.
         leaves: lists every tensor that a value owns, always in the same order.
         rebuild: makes the twin of a value from new leaves, in the same order.
+        host: lists the tensors that stay on the host, wherever a value is moved.
 
     Raises:
         DefinitionError: the type has an adapter already.
     """
-    _add(adapted, _FunctionAdapter(adapted, leaves, rebuild))
+    _add(adapted, _FunctionAdapter(adapted, leaves, rebuild, host))
 
 
 def register_late(
@@ -204,13 +223,14 @@ def register_late(
     *,
     leaves: Callable[[Any], Sequence[Tensor]],
     rebuild: Callable[[Any, Sequence[Tensor]], Any],
+    host: Callable[[Any], Sequence[Tensor]] = _none,
 ) -> None:
     """Give a type lifetime support without importing it: it is known by its name.
 
     An adapter that the user registers comes first.
     """
     with _lock:
-        _late[qualified_name] = (leaves, rebuild)
+        _late[qualified_name] = (leaves, rebuild, host)
 
 
 def register_marked(
@@ -218,10 +238,11 @@ def register_marked(
     *,
     leaves: Callable[[Any], Sequence[Tensor]],
     rebuild: Callable[[Any, Sequence[Tensor]], Any],
+    host: Callable[[Any], Sequence[Tensor]] = _none,
 ) -> None:
     """Give types lifetime support that are known by an attribute in their body."""
     with _lock:
-        _marked[mark] = (leaves, rebuild)
+        _marked[mark] = (leaves, rebuild, host)
 
 
 def adapter_of(cls: type) -> LifetimeAdapter[Any] | None:

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from tensorpack.errors import LeafError
 
-__all__ = ["as_stored", "inner_tensors", "owned_tensors"]
+__all__ = [
+    "PLAIN_MARK",
+    "as_stored",
+    "inner_tensors",
+    "is_plain_tensor",
+    "owned_tensors",
+]
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -96,9 +102,20 @@ def _check_open(key: str, leaf: Tensor) -> None:
         raise _closed(key, leaf, "holds tensors beside its own memory")
 
 
+PLAIN_MARK = "__tensorpack_plain_tensor__"
+"""Marks a subclass of `Tensor` whose values are their numbers and nothing else."""
+
+
+def is_plain_tensor(cls: type) -> bool:
+    """Return whether values of a class are their numbers and nothing else."""
+    return cls is Tensor or PLAIN_MARK in cls.__dict__
+
+
 def _is_fake(cls: type) -> bool:
-    """Tell whether a tensor only stands for one: torch's fakes, the test kit's."""
-    return any(base.__name__ in ("FakeTensor", "DeviceTensor") for base in cls.__mro__)
+    """Return whether a tensor only stands for one: torch's fakes, the test kit's."""
+    return hasattr(cls, PLAIN_MARK) or any(
+        b.__name__ == "FakeTensor" for b in cls.__mro__
+    )
 
 
 def _has_storage(leaf: Tensor) -> bool:

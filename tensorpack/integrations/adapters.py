@@ -20,6 +20,11 @@ def _packed_leaves(value: Any) -> list[Tensor]:
     return _given(value.data, value.sorted_indices, value.unsorted_indices)
 
 
+def _packed_host(value: Any) -> list[Tensor]:
+    """List what torch reads on the host: the batch sizes."""
+    return [value.batch_sizes]
+
+
 def _rebuild_packed(value: Any, leaves: Sequence[Tensor]) -> Any:
     """Make a `PackedSequence` without its checks, which read values."""
     new = iter(leaves)
@@ -77,6 +82,13 @@ def _strides_on_device(value: Any) -> Tensor | None:
     strides: Any = getattr(value, "_stride_per_key_per_rank", None)
     on_device = isinstance(strides, Tensor) and strides.device.type != "cpu"
     return strides if on_device else None
+
+
+def _keyed_jagged_host(value: Any) -> list[Tensor]:
+    """List what the host reads: the strides by key and rank, unless on a device."""
+    strides: Any = getattr(value, "_stride_per_key_per_rank", None)
+    on_host = isinstance(strides, Tensor) and strides.device.type == "cpu"
+    return [strides] if on_host else []
 
 
 def _cached_on_device(value: Any) -> list[Tensor]:
@@ -176,7 +188,10 @@ def _with_tensors(value: Any, leaves: Iterator[Tensor]) -> Any:
 
 
 register_late(
-    "torch.nn.utils.rnn.PackedSequence", leaves=_packed_leaves, rebuild=_rebuild_packed
+    "torch.nn.utils.rnn.PackedSequence",
+    leaves=_packed_leaves,
+    rebuild=_rebuild_packed,
+    host=_packed_host,
 )
 register_late(
     "torchrec.sparse.jagged_tensor.JaggedTensor",
@@ -187,6 +202,7 @@ register_late(
     "torchrec.sparse.jagged_tensor.KeyedJaggedTensor",
     leaves=_keyed_jagged_leaves,
     rebuild=_rebuild_keyed_jagged,
+    host=_keyed_jagged_host,
 )
 register_late(
     "torchrec.sparse.jagged_tensor.KeyedTensor",

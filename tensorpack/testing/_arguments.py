@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from tensorpack._plan.msgspec_structs import is_struct, struct_defaults
-from tensorpack._plan.namespace import Context
+from tensorpack._plan.namespace import Context, own_annotations
 from tensorpack._plan.structs import members_of, struct_fields
 from tensorpack._rules.markers import PLAN
 
@@ -34,7 +34,9 @@ class Argument:
 
 def arguments_of(cls: Any) -> Iterator[Argument]:
     """Iterate the fields of a class, or else the arguments of its `__init__`."""
-    if attrs.has(cls):
+    if _has_own_init(cls):
+        yield from _own_arguments(cls)
+    elif attrs.has(cls):
         for a in attrs.fields(cls):
             has_default = a.default is not attrs.NOTHING
             yield Argument(a.name, a.type, a.alias if a.init else None, has_default)
@@ -48,9 +50,27 @@ def arguments_of(cls: Any) -> Iterator[Argument]:
         for name, default in struct_defaults(cls):
             yield Argument(name, types_of.get(name), name, default is not None)
     else:
-        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]:
-            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-                yield Argument(p.name, p.annotation, p.name, p.default is not p.empty)
+        yield from _own_arguments(cls)
+
+
+_GENERATED = ("<attrs generated", "<string>")
+"""The files that attrs and dataclasses say they have written `__init__` in."""
+
+
+def _has_own_init(cls: Any) -> bool:
+    """Return whether the author of a class has written its `__init__`."""
+    code = getattr(cls.__init__, "__code__", None)
+    return code is not None and not code.co_filename.startswith(_GENERATED)
+
+
+def _own_arguments(cls: Any) -> Iterator[Argument]:
+    """Iterate the arguments of an `__init__`, typed as their fields are."""
+    declared = {n: a for b in cls.__mro__[::-1] for n, a in own_annotations(b).items()}
+    for p in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            tp = p.annotation
+            tp = declared.get(p.name, tp) if tp is p.empty else tp
+            yield Argument(p.name, tp, p.name, p.default is not p.empty)
 
 
 def written_by(
@@ -73,7 +93,7 @@ def written_by(
 
 
 def concrete(cls: Any) -> Any:
-    """Give a class that has instances: itself, or the first of its subclasses."""
+    """Return a class that has instances: itself, or the first of its subclasses."""
     if not inspect.isabstract(cls):
         return cls
     # Where a decorator has made a class anew, the old one may still be there.

@@ -12,13 +12,13 @@ from tensorpack._functions import to_device
 from tensorpack._rules.markers import Marker
 from tensorpack._walk.values import a_class, is_payload, payload_plan
 from tensorpack._walk.walk import walk
-from tensorpack.errors import TensorpackError
-from tensorpack.testing._equality import same_numbers
-from tensorpack.testing._example import example
+from tensorpack.errors import LeafError, TensorpackError
+from tensorpack.testing._equality import same_numbers, shape_of
+from tensorpack.testing._example import examples
 from tensorpack.testing._log import is_under
 from tensorpack.testing._oracle import Found, Search
+from tensorpack.testing._recorded_streams import RecordedStream
 from tensorpack.testing._recording import recorded_world
-from tensorpack.testing._streams import RecordedStream
 from tensorpack.testing._twin import device_twin
 
 __all__ = ["assert_covers", "assert_honest", "assert_moves"]
@@ -30,10 +30,11 @@ def assert_covers(
     """Fail unless a class moves and records every tensor that its instances reach.
 
     It is meant for generated and hand-written methods alike. The tensors are found by
-    the oracle. The class's own `record_stream` must record each that is on a device,
-    and its `to_device`, `to` and `pin_memory` must bring each along; what the class
-    does not have at all is left out, if it records or moves. `HostOnly` and `Borrowed`
-    fields are held to their promises too.
+    the oracle. Of a class, examples are made that hold each arm of each union, and two
+    items in each container. The class's own `record_stream` must record each that is
+    on a device, and its `to_device`, `to` and `pin_memory` must bring each along; what
+    the class does not have at all is left out, if it records or moves. `HostOnly` and
+    `Borrowed` fields are held to their promises too.
 
     Args:
         subject: a class, of which an example is made, or an instance on the host.
@@ -42,7 +43,8 @@ def assert_covers(
             tell; the other fields are filled as `example` fills them.
 
     Raises:
-        AssertionError: something is left out; the error names the key of each.
+        AssertionError: something is left out, or a field could not be filled; the error
+            names the key of each.
         TypeError: no example can be made of the class, or `values` are given beside
             an instance.
 
@@ -65,8 +67,9 @@ def assert_covers(
     AssertionError: `Drifted.record_stream` leaves out `mask`.
     """
     __tracebackhide__ = True
+    unfilled: list[str] = []
     if isinstance(subject, type):
-        value: Any = example(subject, **values)
+        subjects = list(examples(subject, values, unfilled))
     elif values:
         msg = (
             f"`assert_covers` was given {_listed(values)} beside "
@@ -74,7 +77,15 @@ def assert_covers(
         )
         raise TypeError(msg)
     else:
-        value = subject
+        subjects = [subject]
+    found = [problem for value in subjects for problem in _uncovered(value, ignore)]
+    found += unfilled
+    if found:
+        raise AssertionError("\n".join(dict.fromkeys(found)))
+
+
+def _uncovered(value: Any, ignore: Collection[str]) -> list[str]:
+    """Describe what the methods of an object leave out."""
     cls = type(value)
     moves = [name for name in ("to_device", "to") if _moves(cls, name)]
     problems: list[str] = []
@@ -87,14 +98,23 @@ def assert_covers(
             moved = getattr(value, name)("cuda:0")
             problems += _unmoved(value, moved, torch.device("cuda:0"), ignore, name)
         if moves and callable(getattr(cls, "pin_memory", None)):
-            host = torch.device("cpu")
-            problems += _unmoved(value, value.pin_memory(), host, ignore, "pin_memory")
-    if problems:
-        raise AssertionError("\n".join(problems))
+            problems += _unpinned(value, ignore)
+    return problems
+
+
+def _unpinned(value: Any, ignore: Collection[str]) -> Iterator[str]:
+    """Describe what `pin_memory` leaves out; a leaf that cannot be pinned raises."""
+    try:
+        pinned = value.pin_memory()
+    except LeafError as error:
+        if "has no method `pin_memory`" not in error.problem:
+            raise
+        return
+    yield from _unmoved(value, pinned, torch.device("cpu"), ignore, "pin_memory")
 
 
 def _moves(cls: type, name: str) -> bool:
-    """Tell whether a method of a class moves its instances to a device.
+    """Return whether a method of a class moves its instances to a device.
 
     A `to` beside a `to_device` may mean something else: a dtype, say.
     """
@@ -112,9 +132,14 @@ def _on_any_machine() -> Iterator[None]:
 
 
 def _unrecorded(value: Any, ignore: Collection[str]) -> Iterator[str]:
-    """Say which device tensors `record_stream` leaves out, or should have."""
+    """Describe which device tensors `record_stream` leaves out, or should have."""
     with recorded_world() as world:
         twin = device_twin(value)
+        stuck = _on_host_still(value, twin)
+        if stuck:
+            problem = f"its copies share {_listed(stuck)}"
+            yield f"`{_name(value)}` cannot be put on a device: {problem}."
+            return
         stream = RecordedStream("cuda")
         before = len(world.log)
         twin.record_stream(stream)
@@ -134,6 +159,22 @@ def _unrecorded(value: Any, ignore: Collection[str]) -> Iterator[str]:
             yield f"`{name}` records {_listed(strangers)}, which is borrowed."
 
 
+def _on_host_still(value: object, twin: object) -> list[str]:
+    """List the tensors of an object that its copy should have on the device."""
+    there = {f.key: f.tensor for f in Search(twin).found}
+    found = Search(value).found
+    staying = {
+        id(f.tensor) for f in found if f.on_host or f.marks.may(Marker.HOST_ONLY)
+    }
+    return [
+        f.key
+        for f in found
+        if there.get(f.key) is f.tensor
+        and f.tensor.device.type == "cpu"
+        and id(f.tensor) not in staying
+    ]
+
+
 def assert_moves(
     payload: object,
     device: torch.device | str | int,
@@ -143,7 +184,7 @@ def assert_moves(
 ) -> None:
     """Fail unless every tensor of an object arrives on a device, and nothing else does.
 
-    The twin must be of the same class, hold the same numbers, keep one object one
+    The copy must be of the same class, hold the same numbers, keep one object one
     object, and leave the original as it was. Where the device is CUDA's and the
     machine has none, a recorded one stands in.
 
@@ -193,7 +234,7 @@ _STAYING = frozenset({Marker.HOST_ONLY, Marker.BORROWED})
 def _unmoved(
     value: Any, moved: Any, device: torch.device, ignore: Collection[str], method: str
 ) -> Iterator[str]:
-    """Say what a move has left out, lost or altered."""
+    """Describe what a move has left out, lost or altered."""
     name = f"{_name(value)}.{method}"
     if type(moved) is not type(value):
         yield f"`{name}` returns {a_class(type(moved))}."
@@ -208,7 +249,7 @@ def _unmoved(
 
 
 def _fate(found: Found, twin: Found | None, device: torch.device) -> str:
-    """Say what a move has done wrong to one tensor; "" if nothing."""
+    """Describe what a move has done wrong to one tensor; "" if nothing."""
     stayed = twin is not None and twin.tensor is found.tensor
     if Marker.DERIVED in found.marks.whole:
         return ""
@@ -218,7 +259,9 @@ def _fate(found: Found, twin: Found | None, device: torch.device) -> str:
         return ""
     if twin is None:
         return "loses {}"
-    if not _is_on(twin.tensor, device):
+    if found.on_host and twin.tensor.device.type != "cpu":
+        return "moves {}, which its adapter keeps on the host"
+    if not found.on_host and not _is_on(twin.tensor, device):
         return "leaves {} where it was"
     return "" if _is_same(found.tensor, twin.tensor) else "alters {}"
 
@@ -230,7 +273,7 @@ def _unlike_a_payload(
     old: Collection[Found],
     new: Mapping[str, Found],
 ) -> Iterator[str]:
-    """Say which promises of generated methods a move has not kept."""
+    """Describe which promises of generated methods a move has not kept."""
     kept = [
         key
         for key in payload_plan(type(value)).host_keys
@@ -245,18 +288,19 @@ def _unlike_a_payload(
 
 
 def _stays(found: Found) -> bool:
-    """Tell whether a tensor stays where it is, or may, or is reset."""
-    return any(found.marks.may(m) for m in (*_STAYING, Marker.DERIVED))
+    """Return whether a tensor stays where it is, or may, or is reset."""
+    marked = any(found.marks.may(m) for m in (*_STAYING, Marker.DERIVED))
+    return marked or found.on_host
 
 
 def _is_one(found: Found, old: Collection[Found], new: Mapping[str, Found]) -> bool:
-    """Tell whether a tensor that stands in several places still is one object."""
+    """Return whether a tensor that is in several places is still one object."""
     others = (o.key for o in old if o.tensor is found.tensor)
     return all(new[key].tensor is new[found.key].tensor for key in others)
 
 
 def _is_on(tensor: Tensor, device: torch.device) -> bool:
-    """Tell whether a tensor is on a device; one without an index means any."""
+    """Return whether a tensor is on a device; one without an index means any."""
     return tensor.device.type == device.type and device.index in (
         None,
         tensor.device.index,
@@ -264,9 +308,9 @@ def _is_on(tensor: Tensor, device: torch.device) -> bool:
 
 
 def _is_same(old: Tensor, new: Tensor) -> bool:
-    """Tell whether a tensor is another one's twin."""
-    alike = old.dtype is new.dtype and old.shape == new.shape
-    return alike and same_numbers(old, new)
+    """Return whether a tensor is a copy of another one."""
+    alike = old.dtype is new.dtype and old.layout is new.layout
+    return alike and shape_of(old) == shape_of(new) and same_numbers(old, new)
 
 
 def assert_honest(payload: object, /) -> None:
@@ -274,7 +318,7 @@ def assert_honest(payload: object, /) -> None:
 
     The traversal looks into host fields only at the surface; here they are searched to
     their end. A tensor hidden in a host container would be neither moved nor recorded,
-    and a device tensor under a `HostOnly` field has an owner that nobody knows.
+    and a device tensor under a `HostOnly` field has an unknown owner.
 
     Raises:
         AssertionError: the payload hides something; the error names the key of each.
@@ -296,6 +340,8 @@ def assert_honest(payload: object, /) -> None:
     for found in Search(payload).found:
         if id(found.tensor) in known or found.marks.may(Marker.BORROWED):
             continue
+        if found.on_host and found.tensor.device.type == "cpu":
+            continue
         if not found.marks.may(Marker.HOST_ONLY):
             hidden.append(found.key)
         elif found.tensor.device.type not in ("cpu", "meta"):
@@ -316,7 +362,7 @@ def assert_honest(payload: object, /) -> None:
 
 
 def _known_to_plan(payload: object) -> set[int]:
-    """Give the ids of the tensors that the traversal meets, or that its leaves hold."""
+    """Return the ids of the tensors that the walk meets, or that its leaves hold."""
     leaves = walk(payload).recordable()
     return {id(found.tensor) for leaf in leaves for found in Search(leaf).found}
 

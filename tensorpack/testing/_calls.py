@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tensorpack._leaves.streams import StreamId, stream_id
-from tensorpack.testing._device import DeviceTensor, getitem, refresh
-from tensorpack.testing._functions import indexed
+from tensorpack.testing._device import DeviceTensor, getitem, is_strided, refresh
+from tensorpack.testing._devices import indexed
 from tensorpack.testing._log import Log
 from tensorpack.testing._pinned import is_pinned, mark_pinned
 
@@ -27,6 +27,7 @@ class _World(Protocol):
 
     real: bool
     log: Log
+    graphs: dict[StreamId, Any]
 
     def current(self, device: torch.device | None = None) -> StreamId: ...
     def on_device(self, tensor: object) -> bool: ...
@@ -57,13 +58,51 @@ class Call:
             with self.world.recorder():
                 return func.decompose(*self.args, **self.kwargs)
         if not self.world.real:
+            if _asks_for_library(func):
+                return False  # cuDNN, say: the host has a kernel of its own
             if func is _aten.is_pinned.default:
                 return is_pinned(self.args[0])
             if func in (_aten._pin_memory.default, _aten.pin_memory.default):
                 return mark_pinned(self.args[0].clone())
-        out = func(*self.args, **self.kwargs) if self.world.real else self._on_host()
-        self._record(out)
+        if self.world.real:
+            out = func(*self.args, **self.kwargs)
+            self._record(out)
+            return out
+        graph = self._graph()
+        self.out = self._on_host() if graph is None else self._captured()
+        if graph is None or not (self.devices or self._made(self.out)):
+            self._record(self.out)
+            return self.out
+        if self._blocks(self.out):
+            msg = "CUDA error: operation not permitted when stream is capturing"
+            raise RuntimeError(msg)
+        graph.add(self)
+        return self.out
+
+    # In a graph: see Note [recorded graphs].
+
+    def _graph(self) -> Any:
+        """Return the graph that the current stream is captured into, if any."""
+        graphs = self.world.graphs
+        return graphs.get(self.world.current()) if graphs else None
+
+    def _captured(self) -> Any:
+        """Run it for the shapes of its results; leave what it writes to as it was."""
+        written = [_to_host(x) for x in _written(self.func, self.args, self.kwargs)]
+        before = [x.clone() for x in written]
+        out = self._on_host()
+        for tensor, numbers in zip(written, before, strict=True):
+            tensor.copy_(numbers)
         return out
+
+    def again(self) -> None:
+        """Run it again, on the same memory: a graph that holds it is replayed."""
+        args, kwargs = tree_map(_to_host, (self.args, self._kwargs_on_host()))
+        new = tree_leaves(self.func(*args, **kwargs))
+        for old, fresh in zip(tree_leaves(_hosted(self.out)), new, strict=True):
+            if isinstance(old, Tensor) and not _shares_memory(old, fresh):
+                old.copy_(fresh)
+        self._record(self.out)
 
     def _record_stream(self) -> None:
         """Record a stream on the block of a tensor."""
@@ -79,8 +118,8 @@ class Call:
         """Run the operator on host memory; claim what it makes for the device."""
         target = self._target()
         self._check_devices()
-        kwargs = dict(self.kwargs)
-        pinned = kwargs.pop("pin_memory", None) and target in (None, _HOST)
+        kwargs = self._kwargs_on_host()
+        pinned = self.kwargs.get("pin_memory") and target in (None, _HOST)
         args, kwargs = tree_map(_to_host, (self.args, kwargs))
         out = self.func(*args, **kwargs)
         given = {id(_to_host(x)): x for x in self.flat}
@@ -100,10 +139,17 @@ class Call:
 
         return tree_map(back, out)
 
+    def _kwargs_on_host(self) -> dict[str, Any]:
+        """Return the keyword arguments without what the host cannot do."""
+        kwargs = {k: v for k, v in self.kwargs.items() if k != "pin_memory"}
+        if self.func is _aten._to_copy.default:
+            kwargs.pop("layout", None)  # a device tensor's is that of its numbers
+        return kwargs
+
     def _refresh(self, tensor: Any) -> None:
         """Follow a change of a tensor's shape, or of the memory it lies in."""
         numbers = tensor.numbers
-        if numbers.layout is not torch.strided:
+        if not is_strided(numbers):
             return
         storage = numbers.untyped_storage()
         if storage._cdata != tensor.block.memory._cdata:
@@ -117,7 +163,7 @@ class Call:
         refresh(tensor)
 
     def _target(self) -> torch.device | None:
-        """Give the device that the operator is asked to make its result on."""
+        """Return the device that the operator is asked to make its result on."""
         found = self.kwargs.get("device")
         for arg in self.args:
             if isinstance(arg, torch.device):
@@ -141,7 +187,7 @@ class Call:
 
     def _record(self, out: Any) -> None:
         """Enter what the operator did to device memory, on the current stream."""
-        made = [x for x in tree_leaves(out) if self.world.on_device(x)]
+        made = self._made(out)
         if not made and not self.devices:
             return
         stream = self.world.current((made or self.devices)[0].device)
@@ -154,6 +200,10 @@ class Call:
             self.world.log.add(call, stream, storage)
         if self._blocks(out):
             self.world.log.add_synchronize(stream)
+
+    def _made(self, out: Any) -> list[Any]:
+        """List the device tensors of a result."""
+        return [x for x in tree_leaves(out) if self.world.on_device(x)]
 
     def _numbers(self, tensor: Tensor) -> list[int]:
         if isinstance(tensor, DeviceTensor):
@@ -207,7 +257,7 @@ class Call:
             yield "fetch", old
 
     def _blocks(self, out: Any) -> bool:
-        """Tell whether the host blocks for the current stream."""
+        """Return whether the host blocks for the current stream."""
         if self.func is _aten._to_copy.default:
             return self._crosses(out, self.args[0]) and not self.kwargs.get(
                 "non_blocking"
@@ -220,7 +270,7 @@ class Call:
         return self.func in _READ_BY_HOST and bool(self.devices)
 
     def _crosses(self, new: Tensor, old: Tensor) -> bool:
-        """Tell whether a copy goes from the host to the device or back."""
+        """Return whether a copy goes from the host to the device or back."""
         return self.world.on_device(new) is not self.world.on_device(old)
 
 
@@ -232,8 +282,20 @@ _READ_BY_HOST = (
 )
 
 
+def _hosted(out: Any) -> Any:
+    """Return a result with the host tensors that its device tensors stand for."""
+    return tree_map(lambda x: x.numbers if isinstance(x, DeviceTensor) else x, out)
+
+
+def _shares_memory(one: Tensor, other: Tensor) -> bool:
+    """Return whether two host tensors lie in the same memory."""
+    if one.layout is not torch.strided:
+        return one is other
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
 def _to_host(x: Any) -> Any:
-    """Give what stands on the host for an argument."""
+    """Return what an argument is on the host."""
     if isinstance(x, DeviceTensor):
         return x.numbers
     if isinstance(x, torch.device):
@@ -243,7 +305,7 @@ def _to_host(x: Any) -> Any:
 
 @functools.cache
 def _is_composite(func: Any) -> bool:
-    """Tell whether an operator is only made of others."""
+    """Return whether an operator is only made of others."""
     return isinstance(
         func, torch._ops.OpOverload
     ) and torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -252,8 +314,16 @@ def _is_composite(func: Any) -> bool:
 
 
 @functools.cache
+def _asks_for_library(func: Any) -> bool:
+    """Return whether an operator asks if a library of the device can do something."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
+    return "aten::_use_" in _name(func)
+
+
+@functools.cache
 def _touches_nothing(func: Any) -> bool:
-    """Tell whether an operator reads and writes no numbers."""
+    """Return whether an operator reads and writes no numbers."""
     if torch.Tag.inplace_view in getattr(func, "tags", ()):
         return True
     name = str(func).removeprefix("aten.").partition(".")[0]
@@ -262,10 +332,10 @@ def _touches_nothing(func: Any) -> bool:
 
 @functools.cache
 def _takes_any(func: Any) -> bool:
-    """Tell whether an operator takes tensors of several devices."""
+    """Return whether an operator takes tensors of several devices."""
     if not isinstance(func, torch._ops.OpOverload):
         return True
-    return "index" in _name(func) or "set_" in _name(func)
+    return any(part in _name(func) for part in ("index", "set_", "ctc_loss"))
 
 
 def _name(func: Any) -> str:

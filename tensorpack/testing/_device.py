@@ -1,6 +1,8 @@
 """Tensors that say they are on a device, while their numbers lie in host memory."""
 
+import functools
 import operator
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -9,9 +11,31 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 
 from tensorpack._leaves.streams import StreamId
-from tensorpack.transfer.layout import PLAIN
 
-__all__ = ["Block", "DeviceTensor", "getitem", "refresh"]
+__all__ = [
+    "Block",
+    "DeviceTensor",
+    "class_of",
+    "device_class",
+    "getitem",
+    "is_strided",
+    "refresh",
+    "set_data",
+]
+
+
+class DeviceStorage(torch.UntypedStorage):
+    """Host memory that says it is on a device."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]  # torch's is a field
+        """The device that it stands for."""
+        return torch.device("cuda", 0)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is on a CUDA device."""
+        return True
 
 
 class Block:
@@ -30,18 +54,17 @@ class Block:
         device: torch.device,
         memory: torch.UntypedStorage,
         stream: StreamId,
-        freed: Callable[[StreamId, int], None],
+        freed: Callable[[], None],
     ) -> None:
         self.number = number
         self.device = device
         self.memory = memory
         self.stream = stream
         self.storage: torch.UntypedStorage | None = None
-        self._freed = freed
-
-    def __del__(self) -> None:
-        """Tell the log: the last tensor of the block is gone."""
-        self._freed(self.stream, self.number)
+        memory.__class__ = DeviceStorage
+        # The log learns that the last tensor of the block is gone, unless the
+        # interpreter is going too.
+        weakref.finalize(self, freed).atexit = False
 
 
 class DeviceTensor(Tensor):
@@ -59,6 +82,7 @@ class DeviceTensor(Tensor):
     world: Any
     parts: Sequence["DeviceTensor"]
 
+    __tensorpack_plain_tensor__ = True  # moved and packed as a `Tensor` is
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch does
 
     def __new__(
@@ -69,14 +93,16 @@ class DeviceTensor(Tensor):
         parts: Sequence["DeviceTensor"] = (),
     ) -> Self:
         """Claim that a host tensor lies on the device of a block."""
-        strided = numbers.layout is torch.strided
+        strided = is_strided(numbers)
+        # torch has no wrapper for the other layouts; `layout` below tells them.
+        is_coo = numbers.layout is torch.sparse_coo
         new: Self = Tensor._make_wrapper_subclass(
             cls,
-            numbers.size(),
+            _outer_size(numbers),
             strides=numbers.stride() if strided else None,
             storage_offset=numbers.storage_offset() if strided else None,
             dtype=numbers.dtype,
-            layout=numbers.layout,
+            layout=numbers.layout if is_coo else torch.strided,
             device=block.device,
         )
         new.numbers = numbers
@@ -85,7 +111,7 @@ class DeviceTensor(Tensor):
         new.parts = parts
         if strided:
             if block.storage is None:
-                block.storage = new.untyped_storage()
+                block.storage = Tensor.untyped_storage(new)
             refresh(new)
         return new
 
@@ -116,10 +142,48 @@ class DeviceTensor(Tensor):
     def contiguous(
         self, memory_format: torch.memory_format = torch.contiguous_format
     ) -> Any:
-        """Give the tensor itself if it is contiguous, else a copy that is."""
+        """Return the tensor itself if it is contiguous, else a copy that is."""
         if self.is_contiguous(memory_format=memory_format):
             return self
         return self.clone(memory_format=memory_format)
+
+    @property
+    def layout(self) -> torch.layout:  # type: ignore[override]  # torch's is a field
+        """The layout of the numbers."""
+        return self.numbers.layout
+
+    @property
+    def is_sparse_csr(self) -> bool:  # type: ignore[override]  # torch's is a field
+        """Whether the numbers are in rows of a sparse matrix."""
+        return self.numbers.is_sparse_csr
+
+    @property
+    def is_nested(self) -> bool:  # type: ignore[override]  # torch's is a field
+        """Whether the numbers are several tensors of different shapes."""
+        return self.numbers.is_nested
+
+    def to_dense(self, *args: Any, **options: Any) -> Any:
+        """Return a tensor that is not sparse."""
+        return self.world.call(Tensor.to_dense, (self, *args), options)
+
+    def as_subclass(self, cls: Any) -> Any:
+        """Return a tensor of another class that shares this one's memory."""
+        if isinstance(self, cls):
+            return self
+        return device_class(cls)(self.numbers, self.block, self.world, self.parts)
+
+    @property
+    def data(self) -> Tensor:
+        """The tensor without its history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, other: Tensor) -> None:
+        set_data(self, other)
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """Return the memory of the block, which says it is on the device."""
+        return self.block.memory
 
     def __invert__(self) -> Tensor:
         return torch.bitwise_not(self)
@@ -130,11 +194,11 @@ class DeviceTensor(Tensor):
         return found.unbind(1) if as_tuple else found
 
     def item(self) -> Any:
-        """Give the one number; the host blocks."""
+        """Return the one number; the host blocks."""
         return self.cpu().item()
 
     def tolist(self) -> Any:
-        """Give the numbers as lists; the host blocks."""
+        """Return the numbers as lists; the host blocks."""
         return self.cpu().tolist()
 
     def numpy(self, **_: Any) -> Any:
@@ -151,13 +215,16 @@ class DeviceTensor(Tensor):
         return torch.tensor(data, **options)
 
     def data_ptr(self) -> int:
-        """Give the address of the numbers."""
+        """Return the address of the numbers."""
         return self.numbers.data_ptr()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
             memo[id(self)] = self.clone()
         return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return loaded, (self.numbers.clone(),)  # its own memory says it is on a device
 
     def __format__(self, spec: str) -> str:
         return format(self.item() if spec and not self.dim() else repr(self), spec)
@@ -185,7 +252,7 @@ class DeviceTensor(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Say no: gradients are stripped."""
+        """Whether it wants a gradient: never, they are stripped."""
         return False
 
     @requires_grad.setter
@@ -194,6 +261,19 @@ class DeviceTensor(Tensor):
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's is odd
         return f"{repr(self.numbers)[:-1]}, device='{self.device}')"
+
+
+def is_strided(numbers: Tensor) -> bool:
+    """Return whether a tensor lies in one memory, with a step for each dimension."""
+    odd = numbers.is_nested or numbers.is_quantized
+    return numbers.layout is torch.strided and not odd
+
+
+def _outer_size(numbers: Tensor) -> Sequence[int]:
+    """Return the shape of a tensor; a nested one has only its outer dimension."""
+    if numbers.is_nested:
+        return (numbers.size(0), *[0] * (numbers.dim() - 1))
+    return numbers.size()
 
 
 def getitem(tensor: Tensor, index: Any) -> Tensor:
@@ -207,7 +287,7 @@ def setitem(tensor: Tensor, index: Any, value: Any) -> None:
 
 
 def refresh(tensor: DeviceTensor) -> None:
-    """Give a tensor the shape and the place in its block that its numbers have."""
+    """Set the shape of a tensor, and its place in the block, from its numbers."""
     numbers = tensor.numbers
     torch._C._set_conj(tensor, numbers.is_conj())
     torch._C._set_neg(tensor, numbers.is_neg())
@@ -227,4 +307,50 @@ def refresh(tensor: DeviceTensor) -> None:
             torch._C._set_meta_in_tls_dispatch_include(meta)
 
 
-PLAIN.add(DeviceTensor)
+def set_data(tensor: Tensor, other: Tensor) -> None:
+    """Let a tensor have the memory of another one: `tensor.data = other`."""
+    if isinstance(tensor, DeviceTensor) and isinstance(other, DeviceTensor):
+        tensor.numbers, tensor.block = other.numbers, other.block
+        tensor.parts = other.parts
+        refresh(tensor)
+        return
+    # One of them is on the host, and the class of the tensor has to change too.
+    new = other.detach()
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, requires_grad=False)
+    torch.utils.swap_tensors(tensor, new)  # type: ignore[no-untyped-call]  # torch's
+
+
+def loaded(numbers: Tensor) -> Tensor:
+    """Return the device tensor that was pickled."""
+    return numbers.to("cuda")
+
+
+@functools.cache
+def device_class(cls: type) -> Any:
+    """Return the class of the device tensors that stand for those of a class.
+
+    For a class derived from `Tensor` it is derived from that class too, and whatever
+    the class does in `__torch_function__` is done as if its tensors were its own.
+    """
+    if cls is Tensor or issubclass(cls, (torch.nn.Parameter, DeviceTensor)):
+        return DeviceTensor
+
+    def function(
+        _: type, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        meant = tuple(getattr(t, "stands_for", t) for t in types)
+        return cls.__torch_function__(func, meant, args, kwargs)  # type: ignore[attr-defined]
+
+    disabled = torch._C._disabled_torch_function_impl
+    own = cls.__torch_function__ is not disabled  # type: ignore[attr-defined]
+    body: dict[str, Any] = {"__torch_function__": classmethod(function)} if own else {}
+    return type(cls.__name__, (DeviceTensor, cls), {**body, "stands_for": cls})
+
+
+def class_of(tensor: Tensor) -> type:
+    """Return the class of a tensor, or the one that a device tensor stands for."""
+    cls = type(tensor)
+    if cls is DeviceTensor:
+        return Tensor
+    return getattr(cls, "stands_for", cls)

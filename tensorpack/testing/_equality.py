@@ -1,11 +1,13 @@
 """Equality of objects that hold tensors: by numbers, and by where they differ."""
 
+from collections.abc import Iterator, Set as AbstractSet
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tensorpack.testing._oracle import children
+from tensorpack.testing._device import DeviceTensor, class_of
+from tensorpack.testing._oracle import children, is_array
 
 __all__ = ["assert_equal", "same_numbers"]
 
@@ -13,9 +15,10 @@ __all__ = ["assert_equal", "same_numbers"]
 def assert_equal(a: object, b: object, /, *, device: bool = False) -> None:
     """Fail unless two objects are equal, tensors by their numbers.
 
-    Classes, dtypes, shapes and numbers (NaN equals NaN) are compared, and whatever the
-    objects hold, at any depth. No method of their classes is asked, but of host values
-    that hold nothing.
+    Classes, dtypes, shapes, layouts and numbers are compared, and whatever the objects
+    hold, at any depth. NaN equals NaN, in tensors, arrays and floats. The order of a
+    mapping's entries does not count. No method of the objects' classes is called,
+    except `==` of host values that hold nothing.
 
     Args:
         a: an object of any class.
@@ -24,6 +27,9 @@ def assert_equal(a: object, b: object, /, *, device: bool = False) -> None:
 
     Raises:
         AssertionError: they differ; the error names the first key at which they do.
+
+    Streams:
+        The host blocks until the numbers of device tensors are there.
 
     >>> assert_equal([torch.ones(2)], [torch.zeros(2)])
     Traceback (most recent call last):
@@ -41,7 +47,7 @@ _MADE_IN_PYTHON = 1 << 9
 
 
 class _Comparison:
-    """One comparison; pairs that are being compared already are taken for equal."""
+    """One comparison; a pair that is being compared already counts as equal."""
 
     def __init__(self, *, device: bool) -> None:
         self._device = device
@@ -56,9 +62,13 @@ class _Comparison:
             return (key, problem) if problem else None
         if type(a) is not type(b):
             return key, f"one is {_short(a)}, the other is {_short(b)}"
+        if is_array(a):
+            problem = _arrays_differ(a, b)
+            if problem or not a.dtype.hasobject:
+                return (key, problem) if problem else None
         self._open.add((id(a), id(b)))
         mine, theirs = dict(children(a)), dict(children(b))
-        if not mine and not theirs:
+        if isinstance(a, AbstractSet) or (not mine and not theirs):
             return None if _values_equal(a, b) else (key, f"{a!r} is not {b!r}")
         for part in [*mine, *theirs]:
             where = f"{key}{part}" if key else part.removeprefix(".")
@@ -77,26 +87,71 @@ def _short(value: object) -> str:
 
 
 def _values_equal(a: Any, b: Any) -> bool:
-    """Compare two values of one class that hold nothing."""
+    """Compare two values of one class that hold nothing, or nothing but host values."""
     cls: Any = type(a)
     if cls.__eq__ is object.__eq__ and cls.__flags__ & _MADE_IN_PYTHON:
         return True  # instances of it differ by what they hold
-    equal = a == b
-    return bool(equal.all() if hasattr(equal, "all") else equal)
+    try:
+        equal = a == b
+        return bool(equal) or bool(a != a and b != b)  # noqa: PLR0124  # NaN
+    except Exception:  # noqa: BLE001  # a class's own `__eq__` may raise anything
+        return False
+
+
+def _arrays_differ(a: Any, b: Any) -> str:
+    """Describe how two arrays differ, objects aside; "" if they do not."""
+    if a.dtype != b.dtype:
+        return f"the dtypes differ: {a.dtype} and {b.dtype}"
+    if a.shape != b.shape:
+        return f"the shapes differ: {list(a.shape)} and {list(b.shape)}"
+    if a.dtype.hasobject or bool(((a == b) | ((a != a) & (b != b))).all()):  # noqa: PLR0124  # NaN
+        return ""
+    return f"{a!r} is not {b!r}"
 
 
 def _tensors_differ(a: Tensor, b: Tensor, *, device: bool) -> str:
-    """Say how two tensors differ; "" if they do not."""
-    for name in ("dtype", "shape", *(("device",) if device else ())):
-        mine, theirs = getattr(a, name), getattr(b, name)
-        if mine != theirs:
-            mine, theirs = (
-                (list(mine), list(theirs)) if name == "shape" else (mine, theirs)
-            )
-            return f"the {name}s differ: {mine} and {theirs}"
+    """Describe how two tensors differ; "" if they do not."""
+    if not _of_one_class(a, b):
+        mine, theirs = _class_of(a).__name__, _class_of(b).__name__
+        return f"the classes differ: `{mine}` and `{theirs}`"
+    for name in ("dtype", "layout", *(("device",) if device else ())):
+        if getattr(a, name) != getattr(b, name):
+            return f"the {name}s differ: {getattr(a, name)} and {getattr(b, name)}"
+    if shape_of(a) != shape_of(b):
+        return f"the shapes differ: {shape_of(a)} and {shape_of(b)}"
     if same_numbers(a, b):
         return ""
     return f"the numbers differ: {a} and {b}"
+
+
+def _class_of(tensor: Tensor) -> type:
+    """Return the class of a tensor; what stands for a parameter is one."""
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    if is_parameter and isinstance(tensor, DeviceTensor):
+        return torch.nn.Parameter
+    return class_of(tensor)
+
+
+def _of_one_class(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are of one class, as far as a device tensor tells."""
+    if isinstance(a, DeviceTensor) or isinstance(b, DeviceTensor):
+        one, other = _class_of(a), _class_of(b)
+        return one is other or all(
+            issubclass(cls, torch.nn.Parameter) for cls in (one, other)
+        )
+    return type(a) is type(b)
+
+
+def shape_of(tensor: Tensor) -> list[Any]:
+    """Return the shape of a tensor, of a nested one the shapes of its parts."""
+    if tensor.is_nested:
+        return [shape_of(part) for part in _parts(tensor)]
+    return list(tensor.shape)
+
+
+def _parts(nested: Tensor) -> Iterator[Tensor]:
+    """Iterate the tensors in a nested one."""
+    yield from nested.unbind()
 
 
 def same_numbers(a: Tensor, b: Tensor) -> bool:
@@ -107,12 +162,25 @@ def same_numbers(a: Tensor, b: Tensor) -> bool:
     """
     if a.is_meta or b.is_meta:
         return True
-    a, b = a.detach().cpu(), b.detach().cpu()
-    if a.layout is not torch.strided:
-        a, b = a.to_dense(), b.to_dense()
-    a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
-    if a.dtype.is_floating_point and a.element_size() == 1:  # no kernel compares them
-        a, b = a.float(), b.float()
-    comparable = a.dtype.is_floating_point or a.dtype.is_complex
-    same = (a == b) | ((a != a) & (b != b)) if comparable else a == b  # noqa: PLR0124  # NaN
+    a, b = a.detach(), b.detach()
+    if a.is_nested:
+        return all(map(same_numbers, _parts(a), _parts(b)))
+    a, b = _comparable(a), _comparable(b)
+    has_nan = a.dtype.is_floating_point or a.dtype.is_complex
+    same = (a == b) | ((a != a) & (b != b)) if has_nan else a == b  # noqa: PLR0124  # NaN
     return bool(same.all())
+
+
+def _comparable(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor in a form whose kernels compare."""
+    tensor = tensor.cpu()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if type(tensor) is not Tensor:
+        tensor = tensor.as_subclass(Tensor)
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.dtype.is_floating_point and tensor.element_size() == 1:
+        return tensor.float()
+    return tensor

@@ -3,7 +3,7 @@
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import attrs
@@ -18,6 +18,7 @@ from tensorpack._plan.namespace import (
     spell,
 )
 from tensorpack._plan.structs import (
+    Member,
     declared_keys,
     is_named_tuple,
     is_typed_dict,
@@ -25,10 +26,16 @@ from tensorpack._plan.structs import (
 )
 from tensorpack._rules.markers import Marker
 from tensorpack.testing._arguments import Argument, arguments_of, concrete, written_by
+from tensorpack.testing._example_values import (
+    MAKERS,
+    CannotError,
+    Values,
+    another,
+    container_kind,
+)
 from tensorpack.testing._oracle import Search
-from tensorpack.testing._values import MAKERS, CannotError, Values, container_kind
 
-__all__ = ["example"]
+__all__ = ["example", "examples"]
 
 T = TypeVar("T")
 
@@ -62,12 +69,48 @@ def example(cls: type[T], /, **values: object) -> T:
     return made
 
 
-class Maker:
-    """Makes values from annotations."""
+def examples(cls: type[T], values: dict[str, Any], unfilled: list[str]) -> Iterator[T]:
+    """Iterate examples that hold each arm of each union once, and two of all items.
 
-    def __init__(self) -> None:
+    Args:
+        cls: as for `example`.
+        values: values by field name.
+        unfilled: takes a sentence for each field that no example holds anything in.
+    """
+    number, most = 0, 1
+    while number < most:
+        maker = Maker(arm=number, items=2)
+        ctx = Context(Namespace.of(cls, {}), cls)
+        yield maker.instance(cls, cls, ctx, values)
+        unfilled.extend(maker.unfilled)
+        number, most = number + 1, max(most, maker.arms)
+
+
+class Maker:
+    """Makes values from annotations.
+
+    Attributes:
+        values: makes tensors and host values.
+        arms: the most arms with tensors that a union had.
+        unfilled: a sentence for each field that was left empty.
+    """
+
+    def __init__(self, *, arm: int = 0, items: int = 1) -> None:
+        """Create a maker.
+
+        Args:
+            arm: which of the arms that hold tensors a union takes; the last if it has
+                fewer.
+            items: how many items a container is given.
+        """
         self.values = Values()
+        self.arms = 1
+        self.unfilled: list[str] = []
+        self._arm = arm
+        self._count = items
         self._open: list[object] = []
+        self._unmade: list[str] = []
+        """Why arms of unions have no example, of the fields that are being filled."""
 
     def instance(
         self, cls: Any, tp: object, ctx: Context, given: dict[str, Any]
@@ -117,6 +160,7 @@ class Maker:
                 made[f.name] = given[f.name]
                 continue
             annotation, where = written[f.name]
+            before = len(self._unmade)
             try:
                 made[f.name] = self.make(annotation, where)
             except CannotError as error:
@@ -125,9 +169,25 @@ class Maker:
                         f"`{cls.__qualname__}.{f.name}`: {error}. Pass a value: "
                         f"`example({cls.__name__}, {f.name}=...)`."
                     )
+                elif not isinstance(error, EndlessError):
+                    self._leave(cls, f.name, str(error))
+            else:
+                if says_nothing(annotation, where.namespace):
+                    what = f"`{spell(annotation)}` does not say what it holds"
+                    self._leave(cls, f.name, what)
+                for problem in dict.fromkeys(self._unmade[before:]):
+                    self._leave(cls, f.name, problem)
+            del self._unmade[before:]
         if problems:
             raise TypeError("\n".join(problems))
         return made
+
+    def _leave(self, cls: type, name: str, problem: str) -> None:
+        """Note that a field is left empty, or as its default is."""
+        self.unfilled.append(
+            f"`{cls.__qualname__}.{name}`: {problem}. Pass a value: "
+            f"`assert_covers({cls.__name__}, {name}=...)`."
+        )
 
     def make(self, annotation: object, ctx: Context, *, dynamic: bool = False) -> Any:
         """Make a value of a type.
@@ -135,17 +195,32 @@ class Maker:
         Args:
             annotation: the type as it was written.
             ctx: where it was written.
-            dynamic: whether a type that says nothing stands for a tensor.
+            dynamic: whether a type that says nothing means a tensor.
         """
         tp: Any = ctx.namespace.evaluate(annotation)
         if isinstance(tp, (Unresolved, Placeholder)) or tp is inspect.Parameter.empty:
-            msg = f"nobody knows the type `{spell(annotation)}`"
-            raise CannotError(msg)
+            is_missing = tp is inspect.Parameter.empty
+            msg = f"the type `{spell(annotation)}` is not known"
+            raise CannotError("it has no annotation" if is_missing else msg)
         if tp is None or tp is type(None):
             return None
         if tp is Any or tp is object or tp is SupportsLifetime:
             return self.values.tensor() if dynamic or tp is SupportsLifetime else None
-        return self._of_form(tp, typing.get_origin(tp), ctx, dynamic)
+        origin = typing.get_origin(tp)
+        alias = type(origin or tp).__name__ == "TypeAliasType"
+        named = alias or isinstance(annotation, (str, typing.ForwardRef))
+        if not named or isinstance(tp, type):
+            return self._of_form(tp, origin, ctx, dynamic)
+        if tp in self._open:  # an alias that contains itself
+            if type(None) in typing.get_args(tp):
+                return None
+            msg = f"`{spell(annotation)}` contains itself"
+            raise EndlessError(msg)
+        self._open.append(tp)
+        try:
+            return self._of_form(tp, origin, ctx, dynamic)
+        finally:
+            self._open.pop()
 
     def _of_form(self, tp: Any, origin: Any, ctx: Context, dynamic: bool) -> Any:
         """Make a value of a special form."""
@@ -185,15 +260,19 @@ class Maker:
         stays = borrowed or Marker.HOST_ONLY in metadata
         if stays and type(None) in typing.get_args(ctx.namespace.evaluate(inner)):
             return None
+        before = len(self._unmade)
         try:
             return self.make(inner, ctx, dynamic=borrowed or Marker.DYNAMIC in metadata)
         except CannotError:
             if stays:
                 return None
             raise
+        finally:
+            if stays:
+                del self._unmade[before:]
 
     def _variable(self, tp: Any, ctx: Context) -> Any:
-        """Make a value of what a type variable stands for."""
+        """Make a value of what a type variable is bound to."""
         if tp in ctx.bound:
             argument, where = ctx.bound[tp]
             return self.make(argument, where)
@@ -204,18 +283,24 @@ class Maker:
         return self.values.tensor()
 
     def _union(self, arms: tuple[Any, ...], ctx: Context, dynamic: bool) -> Any:
-        """Make a value of the first arm that holds a tensor, or else of the first."""
+        """Make a value of an arm that holds a tensor, or else of the first."""
         made: list[Any] = []
+        full: list[Any] = []
         problem: CannotError | None = None
         for arm in arms:
             try:
                 value = self.make(arm, ctx, dynamic=dynamic)
             except CannotError as error:
                 problem = error
+                if not isinstance(error, EndlessError):
+                    self._unmade.append(str(error))
                 continue
-            if Search(value).found:
-                return value
-            made.append(value)
+            (full if Search(value).found else made).append(value)
+            if full and self._count == 1:
+                break
+        self.arms = max(self.arms, len(full))
+        if full:
+            return full[min(self._arm, len(full) - 1)]
         if not made and problem is not None:
             raise problem
         return next((value for value in made if value is not None), None)
@@ -226,19 +311,19 @@ class Maker:
         """Make a container with an item of each type."""
         if kind in MAKERS.mappings:
             key, value = args or (str, Any)
-            pairs = self._items((value,), ctx, dynamic)
-            return MAKERS.mappings[kind]({self.make(key, ctx): v for v in pairs})
+            made = self._items(value, ctx, dynamic)
+            keys = [first := self.make(key, ctx), another(first)]
+            return MAKERS.mappings[kind](dict(zip(keys, made, strict=False)))
         if kind == "tuple" and args and args[-1] is not Ellipsis:
             return tuple(self.make(arg, ctx, dynamic=dynamic) for arg in args)
-        return MAKERS.sequences[kind](self._items(args[:1] or (Any,), ctx, dynamic))
+        item = args[0] if args else Any
+        return MAKERS.sequences[kind](self._items(item, ctx, dynamic))
 
-    def _items(self, args: tuple[Any, ...], ctx: Context, dynamic: bool) -> list[Any]:
+    def _items(self, item: Any, ctx: Context, dynamic: bool) -> list[Any]:
         """Make the items of a container; none where they contain its owner."""
-        before = len(self._open)
         try:
-            return [self.make(arg, ctx, dynamic=dynamic) for arg in args]
+            return [self.make(item, ctx, dynamic=dynamic) for _ in range(self._count)]
         except EndlessError:
-            del self._open[before:]
             return []
 
     def _class(self, cls: Any, tp: Any, ctx: Context) -> Any:
@@ -271,18 +356,44 @@ class Maker:
         self, cls: Any, tp: object, declared: dict[str, object], ctx: Context
     ) -> dict[str, Any]:
         """Make the members of a named tuple or typed dictionary."""
-        return {
-            member.name: self.make(member.annotation, member.ctx)
-            for member in members_of(cls, tp, declared, ctx)
-        }
+        if cls in self._open:
+            msg = f"`{cls.__name__}` contains itself"
+            raise EndlessError(msg)
+        made: dict[str, Any] = {}
+        self._open.append(cls)
+        try:
+            for member in members_of(cls, tp, declared, ctx):
+                try:
+                    made[member.name] = self.make(member.annotation, member.ctx)
+                except EndlessError:
+                    if not _may_lack(cls, member):
+                        raise
+        finally:
+            self._open.pop()
+        return made
 
 
 class EndlessError(CannotError):
     """A class contains itself: here the example has to end."""
 
 
+def _may_lack(cls: Any, member: Member) -> bool:
+    """Return whether a typed dictionary may be without a key."""
+    tp = member.ctx.namespace.evaluate(member.annotation)
+    optional = member.name in getattr(cls, "__optional_keys__", ())
+    return optional or typing.get_origin(tp) is typing.NotRequired
+
+
+def says_nothing(annotation: object, names: Namespace) -> bool:
+    """Return whether a type says so little that its example may hold no tensor."""
+    tp: Any = names.evaluate(annotation)
+    if typing.get_origin(tp) in (typing.Union, types.UnionType):
+        return any(says_nothing(arm, names) for arm in typing.get_args(tp))
+    return tp is Any or tp is object or container_kind(tp) is not None
+
+
 def _check_given(cls: type, fields: list[Argument], given: dict[str, Any]) -> None:
-    """Refuse values for what is no field."""
+    """Refuse values for what is not a field."""
     unknown = [name for name in given if name not in {f.name for f in fields}]
     if unknown:
         msg = f"`{cls.__qualname__}` has no field `{unknown[0]}`."

@@ -34,12 +34,12 @@ class Marks:
         return Marks(self.whole | other.whole, self.inside | other.inside)
 
     def may(self, marker: Marker) -> bool:
-        """Tell whether a marker holds, or may hold."""
+        """Return whether a marker holds, or may hold."""
         return marker in self.whole or marker in self.inside
 
 
 def marks_of(cls: type) -> dict[str, Marks]:
-    """Give the markers in the annotation of each field that has some.
+    """Return the markers in the annotation of each field that has some.
 
     A cached property is `Derived`, and its return annotation may mark it once more.
     """
@@ -61,7 +61,7 @@ def marks_of(cls: type) -> dict[str, Marks]:
 
 
 def _read(annotation: object, names: Namespace) -> Any:
-    """Evaluate an annotation, and give what an alias stands for."""
+    """Evaluate an annotation, and return what an alias means."""
     tp: Any = names.evaluate(annotation)
     return tp.__value__ if type(tp).__name__ == "TypeAliasType" else tp
 
@@ -72,7 +72,7 @@ def _own(tp: object) -> list[Marker]:
 
 
 def _outer(annotation: object, names: Namespace, depth: int) -> Iterator[Marker]:
-    """Iterate the markers around a whole annotation; None beside it is no part."""
+    """Iterate the markers around a whole annotation; None beside it does not count."""
     tp = _read(annotation, names)
     yield from _own(tp)
     arms = [arm for arm in typing.get_args(tp) if arm is not type(None)]

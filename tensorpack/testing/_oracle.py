@@ -3,7 +3,8 @@
 It knows nothing of payloads, plans and generated code. It looks where values can be:
 in containers, in instance dictionaries, in slots, and, for objects that have none of
 these, where the garbage collector looks. What code captures (closures, bound methods)
-is not owned by the object and not looked into; the arguments of a `partial` are.
+is not owned by the object and not looked into; the arguments of a `partial` are. Of an
+adapter it believes what `host` declares, and not what `leaves` lists.
 """
 
 import enum
@@ -17,9 +18,10 @@ import attrs
 import torch
 from torch import Tensor
 
+from tensorpack._leaves.adapters import adapter_of
 from tensorpack.testing._marked import Marks, marks_of
 
-__all__ = ["Found", "Search", "children", "reachable"]
+__all__ = ["Found", "Search", "attributes", "children", "is_array", "reachable"]
 
 
 @attrs.frozen
@@ -30,18 +32,20 @@ class Found:
         key: its address, spelled as payloads spell the keys of their leaves.
         tensor: the tensor.
         marks: the markers on the fields on the way.
+        on_host: whether an adapter says that the tensor stays on the host.
     """
 
     key: str
     tensor: Tensor
     marks: Marks
+    on_host: bool = False
 
 
 def reachable(value: object, /) -> Iterator[tuple[str, Tensor]]:
     """Iterate every tensor that an object reaches, with its key.
 
     The object may be of any class. Neither plans nor annotations are asked. A tensor
-    that stands in two places comes twice; a container that does, once.
+    that is in two places comes twice; a container that does, once.
 
     >>> class Handle:
     ...     def __init__(self):
@@ -65,6 +69,7 @@ class Search:
         self.seen: dict[int, object] = {}
         self._above: dict[int, set[int]] = {}
         self._marks: dict[type, dict[str, Marks]] = {}
+        self._on_host: set[int] = set()
         self._visit(value)
 
     def _visit(self, root: object) -> None:
@@ -74,10 +79,14 @@ class Search:
             value, key, marks, above = rest.pop()
             self._above.setdefault(id(value), set()).add(above)
             if isinstance(value, Tensor):
-                self.found.append(Found(key, value, marks))
+                on_host = id(value) in self._on_host
+                self.found.append(Found(key, value, marks, on_host))
             if id(value) in self.seen:
                 continue
             self.seen[id(value)] = value
+            adapter = None if isinstance(value, Tensor) else adapter_of(type(value))
+            if adapter is not None:
+                self._on_host.update(map(id, adapter.host(value)))
             inner = list(children(value))
             of_class = self._marks_of(type(value)) if inner else {}
             for part, child in reversed(inner):
@@ -92,7 +101,7 @@ class Search:
         return self._marks[cls]
 
     def leading_to(self, tensors: list[Tensor]) -> set[int]:
-        """Give the ids of the objects from which one of the tensors is reached."""
+        """Return the ids of the objects from which one of the tensors is reached."""
         found: set[int] = set()
         rest = [above for t in tensors for above in self._above.get(id(t), ())]
         while rest:
@@ -125,7 +134,7 @@ def children(value: Any) -> Iterator[tuple[str, object]]:
     if type(value) in _ATOMS or isinstance(value, (*_ENDS, Tensor)):
         return
     inside = list(_items(value))
-    inside += _attributes(value)
+    inside += attributes(value)
     if not inside and gc.is_tracked(value) and not _is_container(value):
         inside = list(_referents(value))
     yield from inside
@@ -148,22 +157,25 @@ def _items(value: Any) -> Iterator[tuple[str, object]]:
         yield from zip((f".{n}" for n in names._fields), value, strict=True)
     elif isinstance(value, (list, tuple, deque, AbstractSet)):
         yield from ((f"[{index}]", item) for index, item in enumerate(value))
-    elif type(value).__module__ == "numpy" and _holds_objects(value):
+    elif is_array(value) and value.dtype.hasobject:
         yield from ((f".flat[{i}]", v) for i, v in enumerate(value.ravel().tolist()))
 
 
-def _holds_objects(array: Any) -> bool:
-    """Tell whether an object of numpy's is an array of objects."""
-    return bool(getattr(getattr(array, "dtype", None), "hasobject", False))
+def is_array(value: object) -> bool:
+    """Return whether a value is an array of numpy, or of a class derived from it."""
+    return any(
+        base.__module__ == "numpy" and base.__name__ == "ndarray"
+        for base in type(value).__mro__
+    )
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, object]]:
+def attributes(value: Any) -> Iterator[tuple[str, object]]:
     """Iterate the attributes that are stored: in slots, then in the dictionary."""
     for base in reversed(type(value).__mro__):
         for name, member in _slots(base):
             try:
                 yield f".{name}", member.__get__(value)
-            except AttributeError:  # nobody has set it
+            except AttributeError:  # it is not set
                 continue
     # Not `vars`: a class may have an attribute called `__dict__` of its own making.
     stored = getattr(value, "__dict__", None)

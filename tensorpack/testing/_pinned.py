@@ -11,14 +11,14 @@ _pinned = WeakIdKeyDictionary()
 
 
 def mark_pinned(tensor: Tensor) -> Tensor:
-    """Say of a host tensor's memory that it is pinned."""
+    """Mark the memory of a host tensor as pinned."""
     for part in inner_tensors("", tensor):
         _pinned[part.untyped_storage()] = True
     return tensor
 
 
 def is_pinned(tensor: Tensor) -> bool:
-    """Tell whether a tensor lies in memory that was said to be pinned."""
+    """Return whether a tensor lies in memory that is marked as pinned."""
     return tensor.device.type == "cpu" and all(
         part.untyped_storage() in _pinned for part in inner_tensors("", tensor)
     )

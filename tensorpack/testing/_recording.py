@@ -11,15 +11,17 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tensorpack._leaves.streams import stream_id
-from tensorpack.testing._functions import indexed
+from tensorpack.testing._devices import CUDA, indexed
+from tensorpack.testing._driver import Patch, driver
 from tensorpack.testing._log import Log
-from tensorpack.testing._streams import (
+from tensorpack.testing._recorded_streams import (
     RecordedCudaEvent,
     RecordedEvent,
+    RecordedExternalStream,
     RecordedStream,
     stream_of,
 )
-from tensorpack.testing._world import CUDA, World, activated, active
+from tensorpack.testing._world import World, activated, active
 from tensorpack.transfer import prefetch as _prefetch
 
 __all__ = ["recorded_streams", "recorded_world"]
@@ -56,7 +58,7 @@ def recorded_streams(*, real: bool = False) -> Iterator[Log]:
 
 @contextmanager
 def recorded_world(*, real: bool = False) -> Iterator[World]:
-    """Give the world that records already, or let a new one record."""
+    """Return the world that records already, or let a new one record."""
     world = active()
     if world is not None:
         yield world
@@ -70,7 +72,8 @@ def recorded_world(*, real: bool = False) -> Iterator[World]:
     with ExitStack() as stack:
         world = stack.enter_context(activated(World(real=real)))
         for target, name, value in (*_shared(world), *_names(world)):
-            stack.enter_context(mock.patch.object(target, name, value))
+            # torch built without CUDA lacks names that its own code asks for.
+            stack.enter_context(mock.patch.object(target, name, value, create=True))
         if not real:
             # Kernels that only devices have would be chosen for device tensors.
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
@@ -83,9 +86,6 @@ def recorded_world(*, real: bool = False) -> Iterator[World]:
         torch.__future__.set_overwrite_module_params_on_conversion(not real)
         stack.enter_context(world.inside())
         yield world
-
-
-Patch = tuple[Any, str, object]
 
 
 def _shared(world: World) -> Iterator[Patch]:
@@ -128,25 +128,20 @@ def _names(world: World) -> Iterator[Patch]:
         return stream_of((CUDA, _read(device).index or 0, 0))
 
     def capturing() -> bool:
-        return world.current() in world.log.capturing_ids
+        return world.current() in world.capturing
 
-    if not torch.cuda.is_available():
-        yield torch.cuda, "_lazy_init", lambda: None
+    def external(pointer: int, device: Any = None) -> RecordedExternalStream:
+        return RecordedExternalStream(pointer, device)
+
     for module in (torch.cuda, torch.accelerator):
         yield module, "set_stream", set_stream
-        yield module, "is_available", lambda: True
-        yield module, "device_count", lambda: 1
     yield torch.cuda, "stream", entered
     yield torch.cuda, "default_stream", default_stream
-    yield torch.cuda, "current_device", lambda: 0
     yield torch.cuda, "is_current_stream_capturing", capturing
-    yield torch.accelerator, "current_accelerator", _current_accelerator
-    yield torch.accelerator, "current_device_index", lambda: 0
-
-
-def _current_accelerator(check_available: bool = False) -> torch.device:  # noqa: ARG001
-    """Name the accelerator that the recorded machine has."""
-    return torch.device("cuda")
+    yield torch.cuda, "ExternalStream", RecordedExternalStream
+    if hasattr(torch.cuda, "get_stream_from_external"):
+        yield torch.cuda, "get_stream_from_external", external
+    yield from driver(world)
 
 
 def _read(device: Any) -> torch.device:
@@ -155,7 +150,7 @@ def _read(device: Any) -> torch.device:
 
 
 def _starter(world: World) -> Callable[[threading.Thread], None]:
-    """Give a `Thread.start` that records the thread."""
+    """Return a `Thread.start` that records the thread."""
     start = threading.Thread.start
 
     def start_recorded(thread: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""The twin of an object on the device, made without asking the object's class."""
+"""A copy of an object on the device, made without asking the object's class."""
 
 import copy
 from collections.abc import Callable, Collection
@@ -12,7 +12,7 @@ from tensorpack._plan.classes import cached_properties
 from tensorpack._plan.msgspec_structs import setter_of
 from tensorpack._rules.markers import Marker
 from tensorpack.testing._log import is_under
-from tensorpack.testing._oracle import Found, Search
+from tensorpack.testing._oracle import Found, Search, attributes
 from tensorpack.testing._world import World, active
 
 __all__ = ["device_twin", "replaced"]
@@ -21,12 +21,13 @@ T = TypeVar("T")
 
 
 def device_twin(payload: T, /, *, ignore: Collection[str] = ()) -> T:
-    """Give a twin whose every tensor is on the device, on a machine that needs none.
+    """Return a copy whose every tensor is on the device, on a machine that needs none.
 
     The tensors are found by the oracle and put in place without any method of the
     class, so a leaf that a hand-written `to_device` forgets is on the device here.
-    Tensors under `HostOnly` fields stay. What leads to no tensor is the same object.
-    The twin's tensors say `is_cuda`, have their numbers, and want no gradient.
+    Tensors under `HostOnly` fields stay, and those that an adapter's `host` lists. What
+    leads to no tensor is the same object. The tensors of the copy say `is_cuda`, have
+    their numbers, and want no gradient.
 
     Args:
         payload: an object of any class.
@@ -44,8 +45,9 @@ def device_twin(payload: T, /, *, ignore: Collection[str] = ()) -> T:
 
     def claim(found: Found) -> Tensor | None:
         there = found.tensor.is_cuda or found.tensor.is_meta
-        stays = found.marks.may(Marker.HOST_ONLY) or is_under(found.key, ignore)
-        return None if there or stays else on_device(world, found.tensor)
+        stays = found.on_host or found.marks.may(Marker.HOST_ONLY)
+        ignored = is_under(found.key, ignore)
+        return None if there or stays or ignored else on_device(world, found.tensor)
 
     twin = replaced(payload, claim)
     list(world.log.owned(twin))  # tells the log the keys
@@ -84,10 +86,36 @@ def replaced(value: T, replace: Callable[[Found], Tensor | None]) -> T:
     for key, met in search.seen.items():
         if key not in leading and key not in memo:
             memo[key] = met
+    by_hand = [
+        met
+        for key, met in search.seen.items()
+        if key not in memo and _copies_oddly(type(met))
+    ]
+    for met in by_hand:
+        memo[id(met)] = object.__new__(type(met))
+    for met in by_hand:
+        for name, item in attributes(met):
+            setter = setter_of(type(met))
+            setter(memo[id(met)], name.removeprefix("."), copy.deepcopy(item, memo))
     twin = copy.deepcopy(value, memo)
     for met in list(search.seen.values()):
         _copy_cached(met, memo)
     return twin
+
+
+def _copies_oddly(cls: type) -> bool:
+    """Return whether a class may not be copied by `copy.deepcopy` as others are.
+
+    It has a `__deepcopy__`, which may return the same object, or a `__getattr__`, which
+    may ask for an attribute that a copy does not have yet.
+    """
+    new: object = cls.__new__
+    ordinary = new is object.__new__ and not issubclass(cls, torch.nn.Module)
+    odd = hasattr(cls, "__deepcopy__") or hasattr(cls, "__getattr__")
+    return ordinary and odd and cls.__flags__ & _MADE_IN_PYTHON != 0
+
+
+_MADE_IN_PYTHON = 1 << 9
 
 
 def _copy_cached(met: object, memo: dict[int, Any]) -> None:

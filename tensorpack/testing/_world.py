@@ -1,5 +1,6 @@
 """The recorded machine: its memory, the current streams of its threads, its calls."""
 
+import functools
 import itertools
 import threading
 import weakref
@@ -16,13 +17,13 @@ from tensorpack._leaves.storage import inner_tensors
 from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._calls import Call
 from tensorpack.testing._device import Block, DeviceTensor
-from tensorpack.testing._functions import Functions
+from tensorpack.testing._devices import CUDA
+from tensorpack.testing._graphs import RecordedGraph
 from tensorpack.testing._log import Log
+from tensorpack.testing._memory import Memory
+from tensorpack.testing._torch_functions import Functions
 
 __all__ = ["World", "activated", "active"]
-
-CUDA = 1
-"""torch's number for the device type of CUDA streams."""
 
 
 class World:
@@ -31,12 +32,16 @@ class World:
     Attributes:
         log: what its streams were given to do.
         real: whether it is the machine's own accelerator, watched only.
+        memory: how much of its memory is in use.
+        graphs: the graph that each stream is being captured into.
     """
 
     def __init__(self, *, real: bool) -> None:
         self.real = real
         self.log = Log(self.storages)
         self.functions = Functions(self.call)
+        self.memory = Memory()
+        self.graphs: dict[StreamId, RecordedGraph] = {}
         self._storage_numbers = itertools.count()
         self._stream_ids = itertools.count(1)
         self._blocks: weakref.WeakValueDictionary[int, Block] = (
@@ -48,11 +53,11 @@ class World:
     # Streams.
 
     def new_stream_id(self) -> int:
-        """Give the id of a new stream."""
+        """Return the id of a new stream."""
         return next(self._stream_ids)
 
     def current(self, device: torch.device | None = None) -> StreamId:
-        """Give the current stream of the calling thread."""
+        """Return the current stream of the calling thread."""
         index = 0 if device is None or device.index is None else device.index
         if self.real:
             return stream_id(real_current_stream(index))
@@ -76,21 +81,26 @@ class World:
         """Make the stream the current one that was before."""
         self._entered.pop()
 
+    @property
+    def capturing(self) -> set[StreamId]:
+        """The streams that are being captured, or say so."""
+        return self.log.capturing_ids | self.graphs.keys()
+
     # Memory.
 
     def on_device(self, tensor: object) -> bool:
-        """Tell whether an object is a tensor in this world's device memory."""
+        """Return whether an object is a tensor in this world's device memory."""
         if self.real:
             return isinstance(tensor, Tensor) and tensor.is_cuda
         return isinstance(tensor, DeviceTensor)
 
     def storages(self, tensor: Tensor) -> list[int]:
-        """Give the numbers of the blocks that a tensor owns on a device."""
+        """Return the numbers of the blocks that a tensor owns on a device."""
         parts = [t for t in inner_tensors("", tensor) if t.is_cuda]
         return list(dict.fromkeys(self.number(part) for part in parts))
 
     def number(self, tensor: Tensor) -> int:
-        """Give the number of the block that a plain device tensor lies in."""
+        """Return the number of the block that a plain device tensor lies in."""
         if isinstance(tensor, DeviceTensor):
             return tensor.block.number
         storage = tensor.untyped_storage()
@@ -114,17 +124,21 @@ class World:
             number = next(self._storage_numbers)
             stream = self.current(device)
             self.log.allocated[number] = stream
-            block = Block(number, device, storage, stream, self._freed)
+            count = storage.nbytes()
+            freed = functools.partial(self._freed, stream, number, count)
+            block = Block(number, device, storage, stream, freed)
             self._blocks[storage._cdata] = block
+            self.memory.add(count)
         return DeviceTensor(numbers, block, self, parts)
 
-    def _freed(self, stream: StreamId, number: int) -> None:
+    def _freed(self, stream: StreamId, number: int, count: int) -> None:
+        self.memory.add(-count)
         self.log.add("free", stream, number)
 
     # Calls.
 
     def recorder(self) -> "Recorder":
-        """Give what sees the operators of the thread that enters it."""
+        """Return what sees the operators of the thread that enters it."""
         return Recorder(self)
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -169,9 +183,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 def _has_own_dispatch(cls: Any) -> bool:
-    """Tell whether a class of tensors takes its operators apart itself."""
+    """Return whether a class of tensors takes its operators apart itself."""
     disabled = torch._C._disabled_torch_dispatch_impl
-    return cls is not DeviceTensor and cls.__torch_dispatch__ is not disabled
+    own = cls.__torch_dispatch__ is not disabled
+    return own and not issubclass(cls, DeviceTensor)
 
 
 real_current_stream = torch.accelerator.current_stream
@@ -180,7 +195,7 @@ _worlds: list[World] = []
 
 
 def active() -> World | None:
-    """Give the world that records now, if one does."""
+    """Return the world that records now, if one does."""
     return _worlds[-1] if _worlds else None
 
 

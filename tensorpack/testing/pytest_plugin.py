@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def recorded_streams() -> Iterator["Log"]:
-    """Record what happens to device memory in the test; gives the log."""
+    """Record what happens to device memory in the test, and return the log."""
     from tensorpack.testing import (  # noqa: PLC0415  # torch, only when it is used
         recorded_streams as recorded,
     )

@@ -15,7 +15,8 @@ from tensorpack._leaves.storage import owned_tensors
 from tensorpack._leaves.streams import Streams
 from tensorpack._walk.values import a_class
 from tensorpack.errors import CaptureError, LeafError
-from tensorpack.transfer.packing import Packer
+from tensorpack.transfer.native import LEFT_TO_PYTHON, Core, Native
+from tensorpack.transfer.packing import Entry, Packer
 from tensorpack.transfer.staging import PinnedPool, Stager
 
 __all__ = ["CopyQueue", "Queued", "check_leaves", "copied"]
@@ -56,6 +57,8 @@ class CopyQueue:
         stream: torch.Stream,
         packer: Packer,
         stager: Stager,
+        *,
+        native: Native | None,
     ) -> None:
         self.stream = stream
         self.packer = packer
@@ -70,10 +73,21 @@ class CopyQueue:
         self._lock = threading.RLock()
         self._entered = streams.entered
         self._keeping = threading.Lock()
+        self.core: Core | None = None
+        if native is not None:
+            self.core = native.Core(
+                device,
+                packer.below,
+                packer.together,
+                stream.stream_id,
+                self._staging.take_bytes,
+                torch.Event,
+                streams.capturing,
+            )
 
     def put(
         self,
-        leaves: Sequence[Any],
+        leaves: list[Any],
         key_of: Callable[[object], str],
         after: torch.Stream | None,
     ) -> Queued:
@@ -89,69 +103,133 @@ class CopyQueue:
             CaptureError: the copy stream is capturing; nothing was queued then.
             LeafError: no stream could be recorded on a leaf; the same.
         """
-        if not stand_twice(leaves):
-            return self._put(leaves, key_of, after)
+        if self.core is not None:
+            found = self.core.look(leaves)
+            if not found & LEFT_TO_PYTHON:
+                if found:
+                    after = self._check(leaves, key_of, after)
+                with self._lock:
+                    return self._put_natively(self.core, leaves, after)
+        if stand_twice(leaves):
+            return self._put_each_once(leaves, key_of, after)
+        entry = self.packer.find(leaves)
+        if entry.move is None or entry.alone:
+            after = self._check(leaves, key_of, after)
+        with self._lock, self._entered(self.stream):
+            return self._put(entry, leaves, after)
+
+    def _put_each_once(
+        self,
+        leaves: list[Any],
+        key_of: Callable[[object], str],
+        after: torch.Stream | None,
+    ) -> Queued:
+        """Queue the copies of leaves of which some stand twice."""
         queued: list[Queued] = []
 
         def put(found: Sequence[Any]) -> list[Any]:
-            queued.append(self._put(found, key_of, after))
+            queued.append(self.put(list(found), key_of, after))
             return queued[0].leaves
 
         new = each_once(leaves, put)
         return queued[0]._replace(leaves=new)
 
-    def _put(
+    def _check(
         self,
         leaves: Sequence[Any],
         key_of: Callable[[object], str],
         after: torch.Stream | None,
+    ) -> torch.Stream | None:
+        """Check leaves of any kind; return the stream whose work they wait for."""
+        check_leaves(leaves, key_of)
+        if after is None and _reads_device(leaves, self._device):
+            return self._streams.current()
+        return after
+
+    def _put_natively(
+        self, core: Core, leaves: list[Any], after: torch.Stream | None
     ) -> Queued:
-        """Queue the copies of leaves of which none stands twice."""
+        """Let the compiled core queue what it can, and queue the rest."""
         alone: Sequence[Any] = ()
         resident: Sequence[Any] = ()
-        hosts: Sequence[Tensor] = ()
+        rows: Sequence[Tensor] = ()
         sources: list[Any] = []
-        streams = self._streams
-        entry = self.packer.find(leaves)
-        if entry.move is None or entry.alone:
-            check_leaves(leaves, key_of)
-            if after is None and _reads_device(leaves, self._device):
-                after = streams.current()
-        with self._lock, self._entered(self.stream):
-            if streams.capturing():
+        ready: torch.Event | None = None
+        try:
+            moved = core.move(leaves, sources)
+            if moved is None:
                 raise CaptureError(call="start", stream="copy")
-            # A leaf that moves itself may start another transfer meanwhile.
-            before, self._entered = self._entered, streams.entered_again
-            try:
-                new, hosts, buffers, indexes = self.packer.pack(
-                    entry, leaves, self._device, self._staging.take
-                )
-                if indexes:
-                    alone, resident = self._put_alone(
-                        [(i, leaves[i]) for i in indexes], after, new, sources
-                    )
-            finally:
-                self._entered = before
-                # Also after an error: what was queued until then still reads.
-                ready = self._last = streams.record(self.stream)
-                self._staging.give_back(hosts, ready)
-                if sources:
-                    with self._keeping:
-                        self.retained.append((ready, sources))
+            new, rows, buffers, rest, ready = moved
+            if rest:
+                ready = None
+                with self._entered(self.stream):
+                    alone, resident = self._put_rest(rest, leaves, after, new, sources)
+        finally:
+            ready = self._keep(rows, sources, ready)
         return Queued(new, buffers, alone, resident, ready)
 
-    def _put_alone(
+    def _put(
+        self, entry: Entry, leaves: Sequence[Any], after: torch.Stream | None
+    ) -> Queued:
+        """Queue the copies of leaves of which none stands twice; on the copy stream."""
+        alone: Sequence[Any] = ()
+        resident: Sequence[Any] = ()
+        rows: Sequence[Tensor] = ()
+        sources: list[Any] = []
+        if self._streams.capturing():
+            raise CaptureError(call="start", stream="copy")
+        try:
+            new, rows, buffers, rest = self.packer.pack(
+                entry, leaves, self._device, self._staging.take
+            )
+            if rest:
+                alone, resident = self._put_rest(rest, leaves, after, new, sources)
+        finally:
+            ready = self._keep(rows, sources, None)
+        return Queued(new, buffers, alone, resident, ready)
+
+    def _keep(
+        self, rows: Sequence[Tensor], sources: list[Any], ready: torch.Event | None
+    ) -> torch.Event:
+        """Keep what the copies read; also after an error, which ends none of them."""
+        if ready is None:
+            ready = self._streams.record(self.stream)
+        self._last = ready
+        self._staging.give_back(rows, ready)
+        if sources:
+            with self._keeping:
+                self.retained.append((ready, sources))
+        return ready
+
+    def _put_rest(
         self,
-        rest: Sequence[tuple[int, Any]],
+        indexes: Sequence[int],
+        leaves: Sequence[Any],
         after: torch.Stream | None,
         new: list[Any],
         sources: list[Any],
     ) -> tuple[list[Any], list[Any]]:
-        """Queue each leaf that is in no pack; give the new ones and those there."""
+        """Queue each leaf that is in no pack; return the new ones and those there."""
+        # A leaf that moves itself may start another transfer meanwhile.
+        before, self._entered = self._entered, self._streams.entered_again
+        try:
+            return self._put_alone(indexes, leaves, after, new, sources)
+        finally:
+            self._entered = before
+
+    def _put_alone(
+        self,
+        indexes: Sequence[int],
+        leaves: Sequence[Any],
+        after: torch.Stream | None,
+        new: list[Any],
+        sources: list[Any],
+    ) -> tuple[list[Any], list[Any]]:
         alone: list[Any] = []
         resident: list[Any] = []
         waited = False
-        for index, leaf in rest:
+        for index in indexes:
+            leaf = leaves[index]
             if _is_on_host(leaf):
                 new[index], source = self.stager.move(leaf, self.stream)
             elif _device_of(leaf) == self._device:
@@ -212,9 +290,30 @@ def check_leaves(leaves: Sequence[Any], key_of: Callable[[object], str]) -> None
                 problem="has no data to copy",
                 remedy="Fill it first, or leave it out of what travels.",
             )
+        if leaf.is_cpu and not _has_memory(leaf):
+            raise LeafError(
+                key=key_of(leaf),
+                found="a tensor whose memory was freed",
+                problem="has no data to copy",
+                remedy="Fill it first, or leave it out of what travels.",
+            )
         odd = type(leaf) is not Tensor
         if odd or (not leaf.is_nested and leaf.layout is not torch.strided):
             owned_tensors(key_of(leaf), leaf)
+
+
+def _has_memory(leaf: Tensor) -> bool:
+    """Return whether a strided tensor's items lie inside of its storage."""
+    if type(leaf) is not Tensor or leaf.layout is not torch.strided:
+        return True
+    try:
+        nbytes = leaf.untyped_storage().nbytes()
+        steps = zip(leaf.shape, leaf.stride(), strict=True)
+        last = leaf.storage_offset() + sum((n - 1) * step for n, step in steps)
+    except RuntimeError:  # of a nested tensor, or one inside of a transform
+        return True
+    needed = (last + 1) * leaf.element_size() if leaf.numel() else 0
+    return nbytes >= needed or leaf._is_zerotensor()
 
 
 def _check_device(leaf: object, key_of: Callable[[object], str]) -> None:

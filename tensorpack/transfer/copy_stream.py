@@ -10,8 +10,6 @@ too large for a pack is read by DMA itself, so it must not be overwritten before
 handoff is done.
 """
 
-import asyncio
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -19,7 +17,6 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from tensorpack._functions import check_replaceable, entries_of, merged
 from tensorpack._leaves.streams import (
     StreamId,
     Streams,
@@ -34,12 +31,13 @@ from tensorpack.errors import CaptureError, HandoffError, StreamError
 from tensorpack.transfer.copy_queue import CopyQueue, check_leaves, copied
 from tensorpack.transfer.fetch import Fetch, Fetcher
 from tensorpack.transfer.handoff import Counters, Handoff, record_handoff
-from tensorpack.transfer.in_flight import NAP, PATIENCE, Flights, check_limit
+from tensorpack.transfer.in_flight import Flights, check_limit
+from tensorpack.transfer.native import load
 from tensorpack.transfer.packing import PACK_BELOW, Packer
+from tensorpack.transfer.parts import parted
 from tensorpack.transfer.polling import Poller
 from tensorpack.transfer.staging import SLOT, Stager
-from tensorpack.transfer.static_copies import Job, StaticCopies
-from tensorpack.transfer.static_handoff import StaticFetch, StaticHandoff, check_into
+from tensorpack.transfer.static_transfers import StaticTransfers
 
 __all__ = ["CopyStream", "Counters", "Fetch", "Handoff"]
 
@@ -69,6 +67,7 @@ class CopyStream:
         pack: bool = True,
         pack_below: int = PACK_BELOW,
         staging: int = 4 * SLOT,
+        staging_limit: int = 256 << 20,
     ) -> None:
         """Make the copy stream of a device.
 
@@ -78,9 +77,14 @@ class CopyStream:
             priority: of the stream made here; a lower number goes first.
             max_in_flight: how many payloads may be started and not proven to be past
                 their consumer; at this many, `start` blocks the host.
-            pack: let small leaves travel in one buffer.
-            pack_below: bytes under which a leaf is packed.
-            staging: bytes of pinned memory for larger leaves, made now.
+            pack: let small leaves travel in one buffer; else each has a copy and a
+                block of its own.
+            pack_below: bytes under which a leaf is small.
+            staging: bytes of pinned memory for larger pageable leaves, made now.
+            staging_limit: bytes up to which more of it is taken where it is too little
+                for what is on its way; only there does the host wait. The default is
+                256 MiB. A fresh block costs the host about 0.8 milliseconds for each
+                million bytes, once.
 
         Raises:
             StreamError: `stream` is of another device, or `device` is not there.
@@ -95,9 +99,7 @@ class CopyStream:
         self._checked: set[StreamId] = set()
         self._closed = False
         self._streams: Streams | None = streams_of(self.device)
-        host = torch.device("cpu")
-        self._puts = StaticCopies(self, host, self.device, self._streams)
-        self._fetches = StaticCopies(self, self.device, host, self._streams)
+        self._static = StaticTransfers(self)
         if self._streams is None:
             return
         self.stream = self._streams.new(priority) if stream is None else stream
@@ -106,11 +108,19 @@ class CopyStream:
             self._streams,
             self.device,
             self.stream,
-            Packer(pack_below if pack else 0),
-            Stager(self._streams, self.device, max(1, -(-staging // SLOT))),
+            Packer(pack_below, together=pack),
+            self._stager(self._streams, staging, staging_limit),
+            native=load(),
         )
-        self._flights = Flights(max_in_flight, self._streams.record)
+        self._flights = Flights(max_in_flight, self._streams.record, self._polls)
         self._fetcher = Fetcher(self._streams, self.device, self._polls)
+
+    def _stager(self, streams: Streams, nbytes: int, limit: int) -> Stager:
+        """Make the stager of large leaves."""
+        slots = max(1, -(-nbytes // SLOT))
+        most = max(slots, limit // SLOT)
+        self.counters.staging = slots * SLOT
+        return Stager(streams, self.device, slots, most, self._polls.synchronize)
 
     def start(
         self,
@@ -126,7 +136,8 @@ class CopyStream:
         Args:
             value: a payload, a tensor, anything with lifetime support, a container of
                 them, or with `keys` a mapping.
-            keys: of a mapping, the entries that travel; others pass through.
+            keys: names of the entries of a mapping, or of the fields of a payload
+                (`"sampling.top_k"`), that travel; others pass through.
             into: static memory on the device, as made by `axes.empty_like`. The payload
                 handed out holds views of its first rows.
             sizes: with `into`, how many items each axis gets; the rows beyond those of
@@ -143,33 +154,39 @@ class CopyStream:
 
         Streams:
             Copies are queued on the copy stream. The host does not block, except at
-            `max_in_flight`, while another thread pauses, and where a large pageable
-            leaf finds no free pinned memory (see `warm`). Keeps host lifetime and host
-            immutability; `wait` keeps order and device lifetime. Copies into static
-            memory go behind all work of the streams that `wait` has named for it since
-            it was last written.
+            `max_in_flight`, while another thread pauses, and where large pageable
+            leaves on their way fill all pinned memory up to `staging_limit`. Keeps host
+            lifetime and host immutability; `wait` keeps order and device lifetime.
+            Copies into static memory go behind all work that the streams named to
+            `wait` for it have queued by then.
         """
         self._check_open("start")
-        if self._polls.paused_by:
-            self._polls.await_running("start")
         if after is not None and self._streams is not None:
             check_stream(after, self.device)
-        if into is not None or sizes is not None:
-            check_into(into, sizes, keys)
-            return self._start_into(value, into, sizes or {}, after)
-        if keys is not None:
-            check_replaceable(value)
-        value_, found = prepared(value if keys is None else entries_of(value, keys))
-        if self._streams is None:
-            check_leaves(found.leaves, found.key_of)
-            new = copied(found.leaves, self.device)
-            self.counters.add(new, (), new)
-            twin = rebuild(value_, new)
-            return Handoff(twin if keys is None else merged(value, twin), self._polls)
-        handoff = self._start_queued(value_, found, after, self._streams)
-        if keys is not None:
-            handoff.value = merged(value, handoff.value)
+        travels, put_back = parted(value, keys, prepares=True)
+        self._polls.enter("start")
+        try:
+            if into is not None or sizes is not None:
+                return self._static.start(
+                    self, value, into=into, sizes=sizes, keys=keys, after=after
+                )
+            travels, found = prepared(travels)
+            if self._streams is None:
+                handoff = self._copied(travels, found)
+            else:
+                handoff = self._start_queued(travels, found, after, self._streams)
+        finally:
+            self._polls.leave()
+        if put_back is not None:
+            handoff.value = put_back(handoff.value)
         return handoff
+
+    def _copied(self, value: Any, found: Walk) -> Handoff[Any]:
+        """Copy at once, where there are no streams."""
+        check_leaves(found.leaves, found.key_of)
+        new = copied(found.leaves, self.device)
+        self.counters.add(new, (), new)
+        return Handoff(rebuild(value, new), self._polls)
 
     def _start_queued(
         self, value: Any, found: Walk, after: torch.Stream | None, streams: Streams
@@ -193,32 +210,10 @@ class CopyStream:
         except BaseException:
             flights.leave(flight)
             raise
-        flight.set_off(queued.ready, handoff)
+        flight.set_off(queued.ready, handoff, flights.dropped)
         self.counters.add(leaves, queued.buffers, queued.alone)
-        return handoff
-
-    def _start_into(
-        self, value: T, into: Any, sizes: Mapping[str, int], after: torch.Stream | None
-    ) -> Handoff[T]:
-        """Queue the copies into static memory, and enter the payload as in flight."""
-        value, found = prepared(value)
-        check_leaves(found.leaves, found.key_of)
-        job = Job(into, value, found.leaves, sizes, "start")
-        if self._streams is None or self.stream is None:
-            written = self._puts.put(job)
-            self.counters.add(found.leaves, written.buffers, ())
-            return StaticHandoff(written, self._polls)
-        if self._streams.capturing():
-            raise CaptureError(call="start", stream="current")
-        self._queue.reap()
-        with self._flights.entered() as flight:
-            written = self._puts.queue(job, self.stream, after)
-            handoff = StaticHandoff[T](
-                written, self._polls, self._hand_out, self._streams, flight
-            )
-            flight.set_off(self._queue.keep(written.ready, written.sources), handoff)
-        self.counters.blocked = self._flights.blocked
-        self.counters.add(found.leaves, written.buffers, ())
+        if queued.alone:
+            self.counters.add_staging(queue.stager)
         return handoff
 
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
@@ -251,12 +246,18 @@ class CopyStream:
         self.counters.records += record_handoff(handoff, consumer, own=key == self._id)
 
     def fetch(
-        self, value: T, *, into: T | None = None, after: torch.Stream | None = None
+        self,
+        value: T,
+        *,
+        keys: Iterable[str] | None = None,
+        into: T | None = None,
+        after: torch.Stream | None = None,
     ) -> Fetch[T]:
         """Queue the copies of a payload from the device to the host.
 
         Args:
-            value: a payload, a tensor, or a container of them.
+            value: a payload, a tensor, a container of them, or with `keys` a mapping.
+            keys: as for `start`.
             into: static memory on the host, as made by `axes.empty_like(pinned=True)`;
                 read what was fetched before the next fetch into it is called.
             after: the stream that writes the leaves. Left out, it is the current
@@ -267,6 +268,7 @@ class CopyStream:
 
         Raises:
             LeafError: a value has no lifetime support.
+            AxisError: the payload does not fit into the static memory.
             CaptureError: the current stream or `after` is capturing a graph.
 
         Streams:
@@ -275,30 +277,31 @@ class CopyStream:
             only torch knows how to copy (sparse, subclasses).
         """
         self._check_open("fetch")
-        if self._polls.paused_by:
-            self._polls.await_running("fetch")
-        found = walk(value)
-        if self._streams is None:
+        with self._polls.entered("fetch"):
+            travels, put_back = parted(value, keys, prepares=False)
+            found = walk(travels)
+            if self._streams is None and into is not None:
+                return self._static.fetch(
+                    self, value, into=into, keys=keys, found=found
+                )
+            if self._streams is None:
+                with torch.no_grad():
+                    new = copied(found.leaves, self.device)
+                return Fetch(travels, new, self._polls, put_back=put_back)
+            if self._streams.capturing():
+                raise CaptureError(call="fetch", stream="current")
+            if after is None:
+                after = self._streams.current()
+            else:
+                check_stream(after, self.device)
+                if self._streams.is_capturing(after):
+                    raise CaptureError(call="fetch", stream="producer")
             if into is not None:
-                check_leaves(found.leaves, found.key_of)
-                job = Job(into, value, found.leaves, {}, "fetch")
-                return StaticFetch(self._fetches.put(job), self._polls)
-            with torch.no_grad():
-                return Fetch(value, copied(found.leaves, self.device), self._polls)
-        if self._streams.capturing():
-            raise CaptureError(call="fetch", stream="current")
-        if after is None:
-            after = self._streams.current()
-        else:
-            check_stream(after, self.device)
-            if self._streams.is_capturing(after):
-                raise CaptureError(call="fetch", stream="producer")
-        if into is not None:
-            check_leaves(found.leaves, found.key_of)
-            job = Job(into, value, found.leaves, {}, "fetch")
-            written = self._fetcher.fetch_into(job, found, self._fetches, after)
-            return StaticFetch(written, self._polls)
-        return Fetch(value, *self._fetcher.fetch(found, after))
+                return self._static.fetch(
+                    self, value, into=into, keys=keys, found=found, after=after
+                )
+            queued = self._fetcher.fetch(found, after)
+            return Fetch(travels, *queued, put_back=put_back)
 
     def warm(self, nbytes: int) -> None:
         """Have pinned memory ready for leaves of `nbytes` in flight at once.
@@ -316,14 +319,14 @@ class CopyStream:
             self._flights.reap()
 
     @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    @property
     def in_flight(self) -> int:
         """How many payloads are started and not proven to be past their consumer."""
         return len(self._flights.open) if self._streams is not None else 0
+
+    @property
+    def native(self) -> bool:
+        """Whether the compiled core does the work (`python -m tensorpack native`)."""
+        return self._streams is not None and self._queue.core is not None
 
     @property
     def retained(self) -> int:
@@ -344,24 +347,14 @@ class CopyStream:
         Raises:
             HandoffError: no task takes what is in flight.
         """
-        until = time.monotonic() + PATIENCE
-        while self.full():
-            paused = bool(self._polls.paused_by)
-            event = None if paused else self._flights.oldest()
-            if event is not None or paused:
-                until = time.monotonic() + PATIENCE
-            elif time.monotonic() >= until:
-                self._flights.refuse("room")
-            if event is None:
-                await asyncio.sleep(NAP)
-            else:
-                await asyncio.sleep(0)
-                await self._polls.until((event,))
+        if self._streams is not None:
+            await self._flights.room(self.full)
 
     def pause(self) -> AbstractContextManager[None]:
         """Ask no event anything while another thread captures a graph.
 
-        `start` and `fetch` on other threads block until the pause ends.
+        The pause begins when other threads have left `start` and `fetch`, where they
+        ask; the next ones block until it ends.
         """
         return self._polls.pause()
 
@@ -383,8 +376,9 @@ class CopyStream:
         self._polls.close()
 
     def __repr__(self) -> str:
-        """Say where to, and how much is on its way."""
-        state = "closed" if self._closed else f"in_flight={self.in_flight}"
+        """Say where to, how much is on its way, and whether the core is compiled."""
+        state = f"in_flight={self.in_flight}{', native' * self.native}"
+        state = "closed" if self._closed else state
         return f"CopyStream({str(self.device)!r}, {state})"
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
 """The way back: device leaves gathered, copied to pinned memory, readable when done."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, Never, TypeVar
 
 import torch
@@ -8,14 +8,14 @@ from torch import Tensor
 
 from tensorpack._leaves.once import each_once
 from tensorpack._leaves.operations import moved, record
+from tensorpack._leaves.storage import is_plain_tensor
 from tensorpack._leaves.streams import Streams
 from tensorpack._walk.build import rebuild
 from tensorpack._walk.walk import Walk
 from tensorpack.errors import StreamError
-from tensorpack.transfer.layout import PLAIN, layout_of
+from tensorpack.transfer.layout import layout_of
 from tensorpack.transfer.packing import gather
 from tensorpack.transfer.polling import Poller
-from tensorpack.transfer.static_copies import Job, StaticCopies, Written
 
 __all__ = ["Fetch", "Fetcher"]
 
@@ -35,9 +35,12 @@ class Fetch(Generic[T]):
         leaves: Sequence[Any],
         polls: Poller,
         events: Sequence[torch.Event] = (),
+        *,
+        put_back: Callable[[Any], T] | None = None,
     ) -> None:
         # Made now, so that the caller may change the original, and its leaves may die.
         self._twin = rebuild(value, leaves)
+        self._put_back = put_back
         self._leaves = leaves
         self._events = events
         self._polls = polls
@@ -69,11 +72,11 @@ class Fetch(Generic[T]):
             numpy: give each tensor as an array of the same memory. Dtypes that numpy
                 lacks (bfloat16, float8) stay tensors.
         """
-        for event in self._events:
-            event.synchronize()
-        if not numpy:
-            return self._twin
-        return rebuild(self._twin, [_as_array(leaf) for leaf in self._leaves])
+        self._polls.synchronize(self._events)
+        found = self._twin
+        if numpy:
+            found = rebuild(found, [_as_array(leaf) for leaf in self._leaves])
+        return found if self._put_back is None else self._put_back(found)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for the result without blocking the running loop."""
@@ -98,36 +101,27 @@ class Fetcher:
         self._streams = streams
         self._device = device
         self._polls = polls
-        self._stream = streams.new(0)
-        self._last: torch.Event | None = None
+        self.stream = streams.new(0)
+        self.last: torch.Event | None = None
 
     def drain(self) -> None:
         """Block the host until every copy is done."""
-        if self._last is not None:
-            self._last.synchronize()
+        if self.last is not None:
+            self.last.synchronize()
 
     def fetch(
         self, found: Walk, after: torch.Stream
     ) -> tuple[list[Any], Poller, tuple[torch.Event, ...]]:
         """Queue the copies of walked leaves behind what `after` has queued."""
-        stream = self._stream
+        stream = self.stream
         # The sources are read by the fetch stream: the allocator must know. First, so
         # that they are safe also where an error ends what follows.
         record(found.leaves, stream, where=found.where)
         with self._streams.entered(stream), torch.no_grad():
             self._streams.record(after).wait(stream)
             new = each_once(found.leaves, self._queue)
-            ready = self._last = self._streams.record(stream)
+            ready = self.last = self._streams.record(stream)
         return new, self._polls, (ready,)
-
-    def fetch_into(
-        self, job: Job, found: Walk, copies: StaticCopies, after: torch.Stream
-    ) -> Written:
-        """Queue the copies into static memory behind what `after` has queued."""
-        record(found.leaves, self._stream, where=found.where)
-        written = copies.queue(job, self._stream, after)
-        self._last = written.ready
-        return written
 
     def _queue(self, leaves: Sequence[Any]) -> list[Any]:
         """Copy small leaves through one buffer, the others one by one."""
@@ -139,7 +133,7 @@ class Fetcher:
 
     def _to_host(self, leaf: Any) -> Any:
         """Copy one leaf: into pinned memory if its bytes are all there is to it."""
-        odd = type(leaf) not in PLAIN or leaf.is_nested or leaf.is_quantized
+        odd = not is_plain_tensor(type(leaf)) or leaf.is_nested or leaf.is_quantized
         if odd or leaf.layout is not torch.strided:
             (host,) = moved([leaf], _HOST, non_blocking=False)
             return host

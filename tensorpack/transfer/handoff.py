@@ -12,6 +12,7 @@ from tensorpack.errors import HandoffError
 from tensorpack.transfer.copy_queue import Queued
 from tensorpack.transfer.in_flight import Flight
 from tensorpack.transfer.polling import Poller
+from tensorpack.transfer.staging import Stager
 
 __all__ = ["Counters", "Handoff", "record_handoff"]
 
@@ -29,6 +30,9 @@ class Counters:
         copies: how many copies were queued.
         records: how often a stream was recorded on a block.
         blocked: how often `start` blocked the host at `max_in_flight`.
+        staging: bytes of pinned memory that large pageable leaves pass through.
+        staging_growths: how often there was too little of it and more was taken.
+        staging_waits: how often the host waited for some of it, at `staging_limit`.
     """
 
     payloads: int = 0
@@ -37,6 +41,9 @@ class Counters:
     copies: int = 0
     records: int = 0
     blocked: int = 0
+    staging: int = 0
+    staging_growths: int = 0
+    staging_waits: int = 0
 
     def add(
         self, leaves: Sequence[Any], buffers: Sequence[Tensor], alone: Sequence[Any]
@@ -49,6 +56,12 @@ class Counters:
             self.bytes += buffer.nbytes
         for leaf in alone:
             self.bytes += _bytes_of(leaf)
+
+    def add_staging(self, stager: Stager) -> None:
+        """Take over what a stager has counted."""
+        self.staging = stager.nbytes
+        self.staging_growths = stager.growths
+        self.staging_waits = stager.waits
 
 
 def _bytes_of(leaf: Any) -> int:
@@ -160,8 +173,7 @@ class Handoff(Generic[T]):
 
     def synchronize(self) -> None:
         """Block the host until the copies are done."""
-        for event in self.events:
-            event.synchronize()
+        self._polls.synchronize(self.events)
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait until the copies are done, without blocking the running loop.

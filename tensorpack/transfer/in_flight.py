@@ -8,24 +8,25 @@ work that was queued for the payload before. When it is done, that payload is pa
 """
 
 import asyncio
-import contextlib
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Never
 
 import torch
 
 from tensorpack._leaves.streams import StreamId
 from tensorpack.errors import HandoffError
+from tensorpack.transfer.polling import Poller
 
 __all__ = ["NAP", "PATIENCE", "Flight", "Flights", "check_limit"]
 
-PATIENCE = 30.0
+PATIENCE = 10.0
 """Seconds to wait at the limit for another thread or task to take a handoff."""
 NAP = 0.001
-"""Seconds between looks: who takes or drops a handoff tells nobody."""
+"""Seconds between the looks of a coroutine."""
 
 
 def check_limit(limit: object) -> None:
@@ -58,9 +59,11 @@ class Flight:
         self.readers: dict[StreamId, torch.Stream] = {}
         self.events: list[torch.Event] = []
 
-    def set_off(self, ready: torch.Event, owner: object) -> None:
-        """Note that the copies are queued, and who will hand them out."""
-        self.ready, self.owner = ready, weakref.ref(owner)
+    def set_off(
+        self, ready: torch.Event, owner: object, dropped: Callable[[object], None]
+    ) -> None:
+        """Note that the copies are queued, who will hand them out, and whom to tell."""
+        self.ready, self.owner = ready, weakref.ref(owner, dropped)
 
     def is_past(self) -> bool:
         """Tell whether every consumer is proven past it, or nobody can ask for it."""
@@ -86,14 +89,20 @@ class Flights:
     """
 
     def __init__(
-        self, limit: int, record: Callable[[torch.Stream], torch.Event]
+        self,
+        limit: int,
+        record: Callable[[torch.Stream], torch.Event],
+        polls: Poller,
     ) -> None:
         self.limit = limit
         self.blocked = 0
         self._record = record
+        self._polls = polls
         self.open: list[Flight] = []
         self._reading: dict[StreamId, Flight] = {}
         self._lock = threading.RLock()  # a finalizer may come in between
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
 
     def enter(self) -> Flight:
         """Enter a payload that is being started; block the host while it is full.
@@ -114,12 +123,13 @@ class Flights:
                     return flight
             blocked = True
             event = self.oldest()
-            if event is None:
-                self._await_taker()
-            else:
-                event.synchronize()
+            with self._polls.stepped_out("start"):
+                if event is None:
+                    self._await_taker()
+                else:
+                    self._polls.synchronize((event,))
 
-    @contextlib.contextmanager
+    @contextmanager
     def entered(self) -> Iterator[Flight]:
         """Enter a payload that is being started; forget it after an error."""
         flight = self.enter()
@@ -142,6 +152,14 @@ class Flights:
                 before.proven_after(key, self._record(consumer))
             self._reading[key] = flight
             flight.readers[key] = consumer
+            if self._waiting:
+                self._changed.notify_all()
+
+    def dropped(self, _: object) -> None:
+        """Tell who waits that a handoff is gone that was perhaps never taken."""
+        if self._waiting:
+            with self._lock:
+                self._changed.notify_all()
 
     def reap(self) -> None:
         """Forget the payloads that every consumer is past."""
@@ -168,13 +186,36 @@ class Flights:
                     return flight.ready
         return None
 
+    async def room(self, full: Callable[[], bool]) -> None:
+        """Wait until there is room, without blocking the running loop.
+
+        Raises:
+            HandoffError: no task takes what is in flight.
+        """
+        until = time.monotonic() + PATIENCE
+        while full():
+            paused = bool(self._polls.paused_by)
+            event = None if paused else self.oldest()
+            if event is not None or paused:
+                until = time.monotonic() + PATIENCE
+            elif time.monotonic() >= until:
+                self.refuse("room")
+            if event is None:
+                await asyncio.sleep(NAP)
+            else:
+                await asyncio.sleep(0)
+                await self._polls.until((event,))
+
     def _await_taker(self) -> None:
-        """Wait until another thread takes a handoff; if none can, say so."""
-        until = time.monotonic() + (PATIENCE if _others_run() else 0.0)
-        while not self._is_one_taken():
-            if time.monotonic() >= until:
-                self.refuse("start")
-            time.sleep(NAP)
+        """Wait until another thread takes or drops a handoff; if none does, raise."""
+        with self._lock:
+            self._waiting += 1
+            try:
+                taken = self._changed.wait_for(self._is_one_taken, PATIENCE)
+            finally:
+                self._waiting -= 1
+        if not taken:
+            self.refuse("start")
 
     def refuse(self, call: str) -> Never:
         """Raise: everything in flight is still to be handed out, and nobody does it."""
@@ -185,19 +226,7 @@ class Flights:
         )
 
     def _is_one_taken(self) -> bool:
-        with self._lock:
-            return any(f.readers or f.events or f.owner() is None for f in self.open)
-
-
-def _others_run() -> bool:
-    """Tell whether another thread may take a handoff while this one waits.
-
-    A thread that runs an event loop would hold up its own tasks, and the helper threads
-    of the polling take nothing.
-    """
-    with contextlib.suppress(RuntimeError):
-        asyncio.get_running_loop()
-        return False
-    me = threading.current_thread()
-    others = [t for t in threading.enumerate() if t is not me]
-    return any(not thread.name.startswith("tensorpack") for thread in others)
+        """Return whether a payload is past soon without another thread's doing."""
+        return len(self.open) < self.limit or any(
+            f.readers or f.events or f.owner() is None for f in self.open
+        )

@@ -5,7 +5,8 @@ A packed leaf must be as good as a separate tensor. It starts on a 256-byte boun
 the allocator's own habit, which vectorised kernels and Triton's specialisations need.
 It is cut out by `unsafe_split`, whose chunks have a version counter each and no view
 relation, and gets its shape by `resize_` or `as_strided_`: a `view` under `no_grad`
-would break an in-place operation that autograd sees later.
+would break an in-place operation that autograd sees later. A leaf without items lies in
+no pack: as the `out=` of an operation it grows, and would grow into its neighbours.
 """
 
 from collections.abc import Sequence
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from tensorpack._leaves.storage import is_plain_tensor
+
 __all__ = [
     "ALIGNMENT",
     "LARGEST_PACK",
-    "PLAIN",
     "UNITS",
     "Layout",
     "Pack",
@@ -33,8 +35,6 @@ __all__ = [
 ALIGNMENT = 256
 LARGEST_PACK = 4 << 20
 """Bytes of the largest pack, so that one kept leaf does not hold much more alive."""
-PLAIN: set[type] = {Tensor}
-"""Classes whose tensors are their bytes and nothing else. A test kit adds its own."""
 
 
 @attrs.frozen
@@ -85,10 +85,19 @@ class Pack:
 
 @attrs.frozen
 class Layout:
-    """The packs of a list of leaves, and the indexes of the leaves that go alone."""
+    """How the leaves of a list travel.
+
+    Attributes:
+        count: how many leaves there are.
+        packs: those that are gathered in one pinned buffer, in parts of bounded size.
+        empty: indexes of the leaves without items, for which memory is not needed.
+        alone: indexes of the leaves that go alone.
+        needs_strides: whether a copy of some leaf depends on its strides.
+    """
 
     count: int
     packs: tuple[Pack, ...]
+    empty: tuple[int, ...]
     alone: tuple[int, ...]
     needs_strides: bool
 
@@ -107,12 +116,14 @@ def layout_of(leaves: Sequence[Any], below: int, *, on: torch.device = _HOST) ->
     small = [i for i, leaf in enumerate(leaves) if _is_packable(leaf, below, on)]
     if len(small) < 2:  # noqa: PLR2004  # one leaf is its own buffer
         small = []
-    packs = tuple(_pack(part, leaves) for part in _parts(small, leaves))
+    empty = tuple(i for i in small if not leaves[i].numel())
+    filled = [i for i in small if leaves[i].numel()]
+    packs = tuple(_pack(part, leaves) for part in _parts(filled, leaves))
     chosen = set(small)
     alone = tuple(i for i in range(len(leaves)) if i not in chosen)
     slots = [s for pack in packs for _, _, group in pack.groups for s in group]
     needs = any(len(s.shape) > 1 and not (s.contiguous and s.linear) for s in slots)
-    return Layout(len(leaves), packs, alone, needs)
+    return Layout(len(leaves), packs, empty, alone, needs)
 
 
 def is_plain(leaf: Any) -> bool:
@@ -122,7 +133,7 @@ def is_plain(leaf: Any) -> bool:
     or backward, or stands for another tensor in a transform, only torch can copy.
     """
     return (
-        type(leaf) in PLAIN
+        is_plain_tensor(type(leaf))
         and not (leaf.is_nested or leaf.requires_grad or leaf.is_quantized)
         and leaf.layout is torch.strided
         and not torch._C._functorch.is_functorch_wrapped_tensor(leaf)
@@ -195,36 +206,49 @@ def _slot(index: int, leaf: Tensor) -> Slot:
     )
 
 
-def text(layout: Layout) -> str:
+def text(layout: Layout, *, together: bool = True) -> str:
     """Write the straight-line function that moves the packs of a layout.
 
-    The function takes the leaves, the device and `pinned(count, dtype)`; it gives the
-    new leaves (None where a leaf goes alone) and the device buffers. It must run on the
-    copy stream. It raises where a leaf has strides that its key cannot tell, or wants
-    a gradient that is being traced.
+    The function takes the leaves, the device and `pinned(count, dtype)`. It returns the
+    new leaves (None where a leaf goes alone), the pinned buffers, the new blocks on the
+    device, and the indexes of the leaves that go alone. It must run on the copy stream.
+    It raises where a leaf has strides that its key cannot tell, or wants a gradient
+    that is being traced.
+
+    Args:
+        layout: what to write it for.
+        together: whether a pack is one copy; else it is only gathered together, and
+            each leaf has a copy and a block of its own.
     """
     lines = ["def pack(leaves, device, pinned):"]
     packed = {s.leaf for p in layout.packs for _, _, group in p.groups for s in group}
-    names = [f"x{i}" if i in packed else "_" for i in range(layout.count)]
+    taken = packed.union(layout.empty)
+    names = [f"x{i}" if i in taken else "_" for i in range(layout.count)]
     lines.append(f"    {', '.join(names)}, = leaves")
     for number, pack in enumerate(layout.packs):
-        lines += [f"    {line}" for line in _pack_lines(number, pack)]
-    news = [f"y{i}" if i in packed else "None" for i in range(layout.count)]
+        lines += [
+            f"    {line}" for line in _pack_lines(number, pack, together=together)
+        ]
+    lines += [f"    y{i} = empty_like(x{i}, device=device)" for i in layout.empty]
+    news = [f"y{i}" if i in taken else "None" for i in range(layout.count)]
     numbers = range(len(layout.packs))
     hosts = ", ".join(f"host{n}" for n in numbers)
-    buffers = ", ".join(f"buffer{n}" for n in numbers)
+    blocks = [f"buffer{n}" for n in numbers]
+    buffers = ", ".join(blocks if together else [f"y{i}" for i in sorted(packed)])
     lines.append(
         f"    return [{', '.join(news)}], [{hosts}], [{buffers}], {layout.alone}"
     )
     return "\n".join(lines) + "\n"
 
 
-def _pack_lines(number: int, pack: Pack) -> list[str]:
-    """Write the lines for one pack: gather, copy, cut."""
-    host, buffer = f"host{number}", f"buffer{number}"
+def _pack_lines(number: int, pack: Pack, *, together: bool) -> list[str]:
+    """Write the lines for one pack: gather, copy, cut; or gather, cut, copy each."""
+    host = f"host{number}"
+    buffer = f"buffer{number}" if together else host
     unit = _cheapest_unit(pack)
     lines = _gather_by_dtype(host, pack) if unit is None else _gather(host, pack, unit)
-    lines.append(f"{buffer} = {host}.to(device, non_blocking=True)")
+    if together:
+        lines.append(f"{buffer} = {host}.to(device, non_blocking=True)")
     before = 0
     for dtype, nbytes, slots in pack.groups:
         after = pack.nbytes - before - nbytes
@@ -232,6 +256,9 @@ def _pack_lines(number: int, pack: Pack) -> list[str]:
         run = buffer if dtype is unit else f"{buffer}.view({_name(dtype)})"
         lines += _cut_lines(run, slots, skips)
         before += nbytes
+    if not together:
+        ys = [f"y{slot.leaf}" for _, _, slots in pack.groups for slot in slots]
+        lines += [f"{y} = {y}.to(device, non_blocking=True)" for y in ys]
     return lines
 
 

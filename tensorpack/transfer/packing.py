@@ -27,11 +27,11 @@ from tensorpack.transfer.layout import (
     text,
 )
 
-__all__ = ["PACK_BELOW", "Packer", "gather"]
+__all__ = ["PACK_BELOW", "Entry", "Packer", "gather"]
 
 Pinned = Callable[[int, torch.dtype], Tensor]
 Packed = tuple[list[Any], list[Tensor], list[Tensor], tuple[int, ...]]
-"""New leaves, pinned buffers, device buffers, indexes of the leaves that go alone."""
+"""New leaves, pinned buffers, device blocks, indexes of the leaves that go alone."""
 
 _split = torch.unsafe_split_with_sizes
 
@@ -81,7 +81,7 @@ def _matches_nothing(*_: object) -> bool:
 
 
 @attrs.define(eq=False)
-class _Entry:
+class Entry:
     """What is known of the layout behind a key.
 
     Attributes:
@@ -109,24 +109,26 @@ class Packer:
     no memory beyond the bound.
     """
 
-    def __init__(self, below: int, *, bound: int = 256) -> None:
+    def __init__(self, below: int, *, together: bool = True, bound: int = 256) -> None:
         """Make a packer.
 
         Args:
             below: bytes under which a leaf is packed.
+            together: whether a pack is one copy; else it is only gathered together.
             bound: how many layouts are remembered.
         """
         self.below = below
+        self.together = together
         self._bound = bound
-        self._known: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._known: OrderedDict[Hashable, Entry] = OrderedDict()
         self._seen: OrderedDict[Hashable, Layout] = OrderedDict()
-        self._recent: dict[int, tuple[_Entry, ...]] = {}
+        self._recent: dict[int, tuple[Entry, ...]] = {}
         self._lock = threading.Lock()
 
-    def find(self, leaves: Sequence[Any]) -> _Entry:
+    def find(self, leaves: Sequence[Any]) -> Entry:
         """Look up what is known of the layout of leaves."""
         if in_forward_mode():
-            return _Entry(None)  # nothing here shows whether a leaf has a tangent
+            return Entry(None)  # nothing here shows whether a leaf has a tangent
         recent = self._recent.get(len(leaves))
         if recent and _may_be_asked(leaves):
             for entry in recent:
@@ -137,7 +139,7 @@ class Packer:
             self._put_first(entry, leaves)
         return entry
 
-    def _put_first(self, entry: _Entry, leaves: Sequence[Any]) -> None:
+    def _put_first(self, entry: Entry, leaves: Sequence[Any]) -> None:
         """Let an entry be found by its guard, before any key is made."""
         if not all(x.layout is torch.strided and not x.is_nested for x in leaves):
             return
@@ -157,7 +159,7 @@ class Packer:
                 self._recent.clear()
             self._recent[len(leaves)] = (entry, *others[: _GUARDS - 1])
 
-    def _find_by_key(self, leaves: Sequence[Any]) -> _Entry:
+    def _find_by_key(self, leaves: Sequence[Any]) -> Entry:
         """Look up a layout by the tuple of all that decides it."""
         try:
             key: Hashable = tuple(
@@ -176,17 +178,17 @@ class Packer:
             )
             entry = self._known.get(key)
             if entry is None:
-                return _Entry(key)
+                return Entry(key)
             if not entry.by_strides:
                 return entry
             # Some leaf of these shapes has strides of its own: they join the key.
             key = (key, tuple([leaf.stride() for leaf in leaves]))
         except (AttributeError, RuntimeError, TypeError):
-            return _Entry(None)
-        return self._known.get(key) or _Entry(key, by_strides=True)
+            return Entry(None)
+        return self._known.get(key) or Entry(key, by_strides=True)
 
     def pack(
-        self, entry: _Entry, leaves: Sequence[Any], device: torch.device, pinned: Pinned
+        self, entry: Entry, leaves: Sequence[Any], device: torch.device, pinned: Pinned
     ) -> Packed:
         """Move the small host leaves of a layout; give None where a leaf goes alone.
 
@@ -201,28 +203,28 @@ class Packer:
                 # looks at each leaf, and raises again if that was not the reason.
                 pass
         layout = layout_of(leaves, self.below)
-        packed = _run(layout, leaves, device, pinned)
+        packed = _run(layout, leaves, device, pinned, together=self.together)
         if entry.key is not None:
             with self._lock:
                 self._learn(entry, layout)
         return packed
 
-    def _learn(self, entry: _Entry, layout: Layout) -> None:
+    def _learn(self, entry: Entry, layout: Layout) -> None:
         """Remember a layout; the second time, compile its function."""
         key = entry.key
         if layout.needs_strides and not entry.by_strides:
-            self._put(_Entry(key, by_strides=True))
+            self._put(Entry(key, by_strides=True))
         elif entry.move is not None:
             return
         elif self._seen.pop(key, None) == layout:
-            move = _compile(layout)
-            self._put(_Entry(key, move, layout.alone, entry.by_strides))
+            move = _compile(layout, together=self.together)
+            self._put(Entry(key, move, layout.alone, entry.by_strides))
         else:
             self._seen[key] = layout
             if len(self._seen) > self._bound:
                 self._seen.popitem(last=False)
 
-    def _put(self, entry: _Entry) -> None:
+    def _put(self, entry: Entry) -> None:
         """Keep an entry; the oldest goes."""
         self._known[entry.key] = entry
         if len(self._known) > self._bound:
@@ -233,18 +235,21 @@ class Packer:
         return [inspect.getsource(e.move) for e in self._known.values() if e.move]
 
 
-def _compile(layout: Layout) -> Callable[..., Packed]:
+def _compile(layout: Layout, *, together: bool) -> Callable[..., Packed]:
     """Compile the function of a layout."""
     dtypes = {dtype for pack in layout.packs for dtype, _, _ in pack.groups}
     names = {
         "cat": torch.cat,
+        "empty_like": torch.empty_like,
         "padding": _padding,
         "split": _split,
         **{str(unit).removeprefix("torch."): unit for unit in UNITS},
         **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
     }
     name = f"layout {next(_numbers)}"
-    move = compile_functions(text(layout), names, __name__, name)["pack"]
+    move = compile_functions(text(layout, together=together), names, __name__, name)[
+        "pack"
+    ]
     move.__globals__.pop("pack")  # a cycle, so that it would not die at once
     # The text is there for as long as the function is.
     file = move.__code__.co_filename
@@ -256,17 +261,36 @@ _numbers = itertools.count(1)
 
 
 def _run(
-    layout: Layout, leaves: Sequence[Any], device: torch.device, pinned: Pinned
+    layout: Layout,
+    leaves: Sequence[Any],
+    device: torch.device,
+    pinned: Pinned,
+    *,
+    together: bool,
 ) -> Packed:
     """Move the packs of a layout by a plain loop."""
-    new: list[Any] = [None] * layout.count
+    new = _empties(layout, leaves, device)
     hosts, buffers = [], []
     for pack in layout.packs:
         hosts.append(pinned(pack.nbytes, torch.uint8))
         _fill(pack, hosts[-1], leaves)
-        buffers.append(hosts[-1].to(device, non_blocking=True))
-        _cut(pack, buffers[-1], new)
+        if together:
+            buffers.append(hosts[-1].to(device, non_blocking=True))
+            _cut(pack, buffers[-1], new)
+            continue
+        _cut(pack, hosts[-1], new)
+        for slot in (slot for _, _, slots in pack.groups for slot in slots):
+            new[slot.leaf] = new[slot.leaf].to(device, non_blocking=True)
+            buffers.append(new[slot.leaf])
     return new, hosts, buffers, layout.alone
+
+
+def _empties(layout: Layout, leaves: Sequence[Any], device: torch.device) -> list[Any]:
+    """Make the new leaves without items; None in all other places."""
+    new: list[Any] = [None] * layout.count
+    for index in layout.empty:
+        new[index] = torch.empty_like(leaves[index], device=device)
+    return new
 
 
 def gather(
@@ -277,7 +301,7 @@ def gather(
     Call it on the fetch stream and under `no_grad`: the leaves are gathered there, and
     each pack is one copy.
     """
-    new: list[Any] = [None] * layout.count
+    new = _empties(layout, leaves, torch.device("cpu"))
     for pack in layout.packs:
         buffer = torch.empty(pack.nbytes, dtype=torch.uint8, device=device)
         _fill(pack, buffer, leaves)

@@ -6,7 +6,7 @@ of the queue, so such leaves pass through pinned memory here.
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -52,6 +52,10 @@ class PinnedPool:
             return memory
         return self._streams.pinned(count, dtype)
 
+    def take_bytes(self, nbytes: int) -> Tensor:
+        """Give a row of bytes, for the compiled core."""
+        return self.take(nbytes, torch.uint8)
+
     def give_back(self, rows: Iterable[Tensor], free_after: torch.Event) -> None:
         """Keep rows for later; torch takes those that are too much."""
         for row in rows:
@@ -80,15 +84,40 @@ class Stager:
 
     Attributes:
         waits: how often the host had to wait for a slot of the ring.
+        growths: how often there was none and one more was made.
     """
 
-    def __init__(self, streams: Streams, device: torch.device, slots: int) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        device: torch.device,
+        slots: int,
+        limit: int,
+        wait_for: Callable[[Iterable[torch.Event]], None],
+    ) -> None:
+        """Make a stager.
+
+        Args:
+            streams: the streams of the device.
+            device: where leaves go.
+            slots: how many slots the ring has from the start.
+            limit: up to how many it grows before the host waits for one.
+            wait_for: blocks the host until events are done.
+        """
         self._streams = streams
         self._device = device
+        self._limit = limit
+        self._wait_for = wait_for
         self._ring: deque[_Slot] = deque()
         self._lock = threading.Lock()
         self.waits = 0
+        self.growths = 0
         self._grow(slots)
+
+    @property
+    def nbytes(self) -> int:
+        """How much pinned memory the ring has."""
+        return len(self._ring) * SLOT
 
     def warm(self, nbytes: int) -> None:
         """Have enough slots to stage `nbytes` without waiting for a copy."""
@@ -99,7 +128,10 @@ class Stager:
     def _grow(self, slots: int) -> None:
         """Add slots, ready to be used first."""
         for _ in range(slots):
-            self._ring.appendleft(_Slot(self._streams.pinned(SLOT, torch.uint8)))
+            self._ring.appendleft(self._fresh())
+
+    def _fresh(self) -> _Slot:
+        return _Slot(self._streams.pinned(SLOT, torch.uint8))
 
     def move(self, leaf: Tensor, stream: torch.Stream) -> tuple[Tensor, Any]:
         """Move one host leaf; call it on the copy stream.
@@ -154,14 +186,24 @@ class Stager:
                 start = end
 
     def _slot_with_room(self) -> _Slot:
-        """Give the slot being filled, or else the one that is free first."""
+        """Return the slot being filled, or else a free one: an old or a new one.
+
+        Only where there may be no more slots does the host wait for the oldest.
+        """
         if self._ring[-1].used < SLOT:
             return self._ring[-1]
-        slot = self._ring.popleft()
-        self._ring.append(slot)
-        if slot.free_after is not None and not slot.free_after.query():
+        slot = self._ring[0]
+        busy_until = slot.free_after
+        if busy_until is None or busy_until.query():
+            self._ring.popleft()
+        elif len(self._ring) < self._limit:
+            self.growths += 1
+            slot = self._fresh()
+        else:
             self.waits += 1
-            slot.free_after.synchronize()
+            self._wait_for((busy_until,))
+            self._ring.popleft()
+        self._ring.append(slot)
         slot.used = 0
         return slot
 

@@ -76,6 +76,7 @@ class StaticFetch(Fetch[T]):
 
     def __init__(self, written: Written, polls: Poller) -> None:
         self._twin = written.value
+        self._put_back = None
         self._leaves = walk(written.value).leaves
         self._events = () if written.ready is None else (written.ready,)
         self._polls = polls

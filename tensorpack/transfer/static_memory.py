@@ -55,7 +55,7 @@ class StaticMemory:
         """
         for block, _ in self.blocks:
             known = block.owner() if block.owner is not None else None
-            if known is not None and known is not owner and not known.closed:
+            if known is not None and known is not owner and not known._closed:
                 raise HandoffError(
                     call=call,
                     problem="another copy stream writes this static memory, and this "

@@ -20,7 +20,7 @@ _WHOLE = 1 << 20
 """Bytes of the largest slot that is written whole."""
 
 Placed = tuple[int, int, Fit]
-"""The index of a leaf, where its static leaf starts in the slot, in bytes, and its fit."""
+"""The index of a leaf, where its static leaf starts in the slot, and its fit."""
 
 
 def filled(found: Fit, rows: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensorpack import Borrowed, Payload, evolve, payload
+from tensorpack import Borrowed, LifetimeAdapter, Payload, evolve, payload
 from tensorpack._cli import main
 from tensorpack.testing import (
     assert_covers,
@@ -82,6 +82,69 @@ def note_of(cls: type) -> None:
 
 
 ONE = torch.ones(2)
+
+
+def read_on_the_host() -> None:
+    """Read what a held stream would have to write first."""
+    with recorded_streams() as log, log.held(torch.cuda.current_stream()):
+        there().item()
+
+
+def stuck() -> None:
+    class Stuck(list):  # type: ignore[type-arg]  # any items
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self
+
+    @attrs.define
+    class Owner:
+        xs: Any
+
+        def record_stream(self, stream: Any) -> None:
+            self.xs[0].record_stream(stream)
+
+    assert_covers(Owner(Stuck([ONE])))
+
+
+def empty_field() -> None:
+    @attrs.define
+    class Owner:
+        ids: Tensor
+        extra: Any = None
+
+        def record_stream(self, stream: Any) -> None:
+            self.ids.record_stream(stream)
+
+    Owner.__qualname__ = "Owner"
+    assert_covers(Owner)
+
+
+class Pages:
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+
+class PagesAdapter(LifetimeAdapter[Pages]):
+    def leaves(self, value: Pages) -> list[Tensor]:
+        return [value.table]
+
+    def rebuild(self, value: Pages, leaves: Any) -> Pages:
+        return Pages(leaves[0])
+
+    def host(self, value: Pages) -> list[Tensor]:
+        return [value.table]
+
+
+def moves_what_stays() -> None:
+    cls: Any = payload(attrs.make_class("Paged", {"x": attrs.field(type=Pages)}))
+    assert_moves(cls(Pages(ONE)), "meta")
+
+
+def kept_stream() -> None:
+    with recorded_streams():
+        kept = torch.cuda.Stream
+    kept()
+
+
 CLASSES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: moved_by(copied_names),
@@ -110,6 +173,21 @@ CLASSES: list[tuple[Callable[[], object], str]] = [
         ),
     ),
     (
+        moves_what_stays,
+        ("`Paged.to_device` moves `x.table`, which its adapter keeps on the host."),
+    ),
+    (
+        stuck,
+        "`stuck.<locals>.Owner` cannot be put on a device: its copies share `xs[0]`.",
+    ),
+    (
+        empty_field,
+        (
+            "`Owner.extra`: `Any` does not say what it holds. Pass a value: "
+            "`assert_covers(Owner, extra=...)`."
+        ),
+    ),
+    (
         lambda: note_of(Refusing),
         (
             "`Refusing` was called with examples. Pass the values that it asks for: "
@@ -126,18 +204,6 @@ def test_what_a_class_does_wrong(act: Callable[[], object], text: str) -> None:
         act()
 
     assert text == str(caught.value)
-
-
-def read_on_the_host() -> None:
-    """Read what a held stream would have to write first."""
-    with recorded_streams() as log, log.held(torch.cuda.current_stream()):
-        there().item()
-
-
-def kept_stream() -> None:
-    with recorded_streams():
-        kept = torch.cuda.Stream
-    kept()
 
 
 def there() -> Tensor:
@@ -166,6 +232,12 @@ def waits_out_of_a_capture() -> None:
             event.wait(captured)
 
 
+def blocks_in_a_capture() -> None:
+    ids = there()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        ids.sum().item()
+
+
 def recorded(act: Callable[[], object]) -> Callable[[], None]:
     """Let an action run on a recorded machine."""
 
@@ -187,6 +259,14 @@ MACHINE: list[tuple[Callable[[], object], str]] = [
             "Expected all tensors to be on the same device, but found at least two "
             "devices, cuda:0 and cpu! (aten.add.Tensor)"
         ),
+    ),
+    (
+        recorded(lambda: torch.cuda.set_device(1)),
+        "CUDA error: invalid device ordinal",
+    ),
+    (
+        recorded(blocks_in_a_capture),
+        "CUDA error: operation not permitted when stream is capturing",
     ),
     (
         recorded(lambda: there().numpy()),

@@ -53,13 +53,20 @@ async def never_taken() -> None:
     """Start more than the limit, on a thread whose other tasks could not take any."""
     stream = CopyStream("cuda", max_in_flight=2)
     handoffs = [stream.start(ONE) for _ in range(2)]
-    handoffs.append(stream.start(ONE))
+    with mock.patch("tensorpack.transfer.in_flight.PATIENCE", 0.05):
+        handoffs.append(stream.start(ONE))
 
 
 def taken_twice() -> None:
     handoff = copies().start(ONE)
     handoff.take(torch.Stream("cuda"))
     handoff.wait(torch.Stream("cuda"))
+
+
+def freed() -> Tensor:
+    found = torch.ones(3)
+    found.untyped_storage().resize_(0)
+    return found
 
 
 def closed(call: str) -> None:
@@ -141,6 +148,13 @@ USES: list[tuple[Callable[[], object], str]] = [
         (
             "`start`: 2 handoffs were started and none was waited for. Call `wait` on "
             "the oldest one first, or raise `max_in_flight`."
+        ),
+    ),
+    (
+        lambda: copies().start(Batch(freed(), [ONE])),
+        (
+            "`ids`: a tensor whose memory was freed has no data to copy. Fill it "
+            "first, or leave it out of what travels."
         ),
     ),
     (

@@ -471,6 +471,79 @@ def test_first_difference_is_named(change: Any, sentence: str) -> None:
     assert [sentence] == failure(assert_equal, rich(), other)
 
 
+ONE = torch.ones(2)
+NAN = float("nan")
+ALIKE: dict[str, tuple[Any, Any]] = {
+    "floats": ({"a": NAN}, {"a": float("nan")}),
+    "array": (np.array([NAN, 1.0]), np.array([NAN, 1.0])),
+    "array of objects": (
+        np.array([ONE, "a"], object),
+        np.array([ONE + 0, "a"], object),
+    ),
+    "order": ({"a": ONE, "b": 2}, {"b": 2, "a": ONE + 0}),
+    "set": ({"x", "y", "z"}, {"z", "y", "x"}),
+    "parameter": (torch.nn.Parameter(ONE), torch.nn.Parameter(ONE + 0)),
+    "conjugate": (torch.ones(1, dtype=torch.cfloat).conj(), torch.ones(1) + 0j),
+}
+DIFFERENT: dict[str, tuple[Any, Any, str]] = {
+    "dtype of arrays": (
+        np.zeros(2, np.int32),
+        np.zeros(2, np.int64),
+        "the dtypes differ: int32 and int64.",
+    ),
+    "shape of arrays": (
+        np.zeros(2),
+        np.zeros((2, 1)),
+        "the shapes differ: [2] and [2, 1].",
+    ),
+    "no numbers": (np.zeros(0), np.zeros(3), "the shapes differ: [0] and [3]."),
+    "shape of arrays of objects": (
+        np.array([[1]], object),
+        np.array([1], object),
+        "the shapes differ: [1, 1] and [1].",
+    ),
+    "parameter": (
+        torch.nn.Parameter(ONE),
+        ONE,
+        "the classes differ: `Parameter` and `Tensor`.",
+    ),
+    "layout": (
+        torch.eye(2),
+        torch.eye(2).to_sparse(),
+        "the layouts differ: torch.strided and torch.sparse_coo.",
+    ),
+    "NaN and a number": ([NAN], [1.0], "`[0]`: nan is not 1.0."),
+    "sets": ({1}, {2}, "{1} is not {2}."),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_alike(name: str) -> None:
+    """NaN equals NaN wherever it is; the order of a mapping does not count."""
+    assert_equal(*ALIKE[name])
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_difference_in_kind(name: str) -> None:
+    """Class, dtype, shape and layout count before the numbers do."""
+    one, other, sentence = DIFFERENT[name]
+
+    assert [sentence] == failure(assert_equal, one, other)
+
+
+def test_parameters_are_equal_on_two_devices() -> None:
+    """What stands for a parameter on the device is one there."""
+    with recorded_streams():
+        module = torch.nn.Linear(2, 1)
+        moved = torch.nn.Linear(2, 1).to("cuda")
+        moved.load_state_dict(module.state_dict())
+
+        assert_equal(module.weight, moved.weight)
+        assert failure(assert_equal, module.weight.detach(), moved.weight) == [
+            "the classes differ: `Tensor` and `Parameter`."
+        ]
+
+
 def test_devices_are_compared_on_demand() -> None:
     """Equal numbers on two devices are equal unless the device was asked for."""
     with recorded_streams():

@@ -311,7 +311,7 @@ def test_fields_without_an_example_are_listed() -> None:
         example(Plain)
     problems = {
         "a": "no example can be made of `Closed`",
-        "b": "nobody knows the type `Unknown`",
+        "b": "the type `Unknown` is not known",
     }
     where = "test_fields_without_an_example_are_listed.<locals>.Plain"
     assert str(caught.value).splitlines() == [

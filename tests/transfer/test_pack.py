@@ -1,10 +1,11 @@
 """Packs, over many random layouts, with host memory standing in for the device."""
 
 import contextlib
+import functools
 import linecache
 import random
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.autograd import forward_ad
 
 from tensorpack._leaves.streams import outliving
 from tensorpack.transfer import packing as _pack
+from tensorpack.transfer.native import UNSEEN, Native
 from tensorpack.transfer.packing import Packer
 from tensorpack.transfer.staging import Stager
 
@@ -68,8 +70,43 @@ class Memory:
         )
 
 
-def packed(packer: Packer, leaves: Sequence[Any], memory: Any) -> list[Any]:
-    """Give the packed leaves; the packs lie in memory that `memory` gave."""
+class Compiled:
+    """The compiled core in the place of a packer, with Python where it asks for it."""
+
+    def __init__(self, native: Native, below: int) -> None:
+        self.python = Packer(below)
+        self.memory: Any = None
+        pack = True
+        self.core = native.Core(HOST, below, pack, 0, self._row, None, None)
+
+    def _row(self, nbytes: int) -> Tensor:
+        row: Tensor = self.memory(nbytes, torch.uint8)
+        return row
+
+    def pack(self, leaves: Sequence[Any], memory: Any) -> list[Any]:
+        if self.core.look(list(leaves)) & UNSEEN:
+            return packed(self.python, leaves, memory)
+        self.memory = memory
+        moved = self.core.move(list(leaves), [])
+        assert moved is not None
+        return moved[0]
+
+
+MakePacker = Callable[[int], Packer | Compiled]
+
+
+@pytest.fixture(params=["python", "native"])
+def packer_of(request: pytest.FixtureRequest) -> MakePacker:
+    """Make packers, in Python or compiled."""
+    if request.param == "python":
+        return Packer
+    return functools.partial(Compiled, request.getfixturevalue("native"))
+
+
+def packed(packer: Packer | Compiled, leaves: Sequence[Any], memory: Any) -> list[Any]:
+    """Return the packed leaves; they passed through rows that `memory` gave."""
+    if isinstance(packer, Compiled):
+        return packer.pack(leaves, memory)
     new, *_ = packer.pack(packer.find(leaves), leaves, HOST, memory)
     return new
 
@@ -177,10 +214,12 @@ def check_apart(leaves: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_packed_leaves_are_as_good_as_separate_tensors(seed: int) -> None:
+def test_packed_leaves_are_as_good_as_separate_tensors(
+    seed: int, packer_of: MakePacker
+) -> None:
     """Bytes, shapes, strides, alignment and version counters, by loop and function."""
     rng = random.Random(seed)
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     sources = random_leaves(rng)
     kept = [x.clone() for x in sources]
     rounds = [packed(packer, sources, Memory()) for _ in range(4)]
@@ -193,10 +232,10 @@ def test_packed_leaves_are_as_good_as_separate_tensors(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_nothing_is_written_outside_the_pack(seed: int) -> None:
+def test_nothing_is_written_outside_the_pack(seed: int, packer_of: MakePacker) -> None:
     """The memory around a pack is as it was, and the pack is cut without an overlap."""
     rng = random.Random(seed)
-    packer, memory = Packer(BELOW), Memory()
+    packer, memory = packer_of(BELOW), Memory()
     sources = random_leaves(rng)
     for _ in range(3):
         leaves = packed(packer, sources, memory)
@@ -220,19 +259,19 @@ def test_every_dtype_travels(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_every_form_travels(form: Any) -> None:
+def test_every_form_travels(form: Any, packer_of: MakePacker) -> None:
     """Transposed, expanded, sliced, conjugated leaves come out dense, as by `to`."""
     rng = random.Random(1)
     dtypes = (torch.complex64, torch.float32, torch.int64)
     sources = [form(filled(rng, (2, 3, 4, 5), dtype), rng) for dtype in dtypes]
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     for _ in range(4):
         check(sources, packed(packer, sources, Memory()))
 
 
-def test_functions_tell_strides_apart() -> None:
+def test_functions_tell_strides_apart(packer_of: MakePacker) -> None:
     """A layout with a function of its own does not take other strides for its own."""
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     plain = [torch.arange(6).view(2, 3), torch.ones(2)]
     turned = [torch.arange(6).view(3, 2).t(), torch.ones(2)]
     for _ in range(4):
@@ -297,10 +336,13 @@ def test_guard_of_a_layout_knows_what_decides_it(change: Any) -> None:
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("change", ODD.values(), ids=list(ODD))
 def test_odd_leaf_goes_alone_in_the_place_of_a_plain_one(
-    change: Any, grad: bool, beside: tuple[Tensor, ...]
+    change: Any,
+    grad: bool,
+    beside: tuple[Tensor, ...],
+    packer_of: MakePacker,
 ) -> None:
     """What a layout has learned of plain leaves is not done to others."""
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     plain = torch.arange(6.0).view(2, 3)
     odd = change(plain)
     with torch.set_grad_enabled(grad):
@@ -313,9 +355,9 @@ def test_odd_leaf_goes_alone_in_the_place_of_a_plain_one(
             check(list(beside), new[1:])
 
 
-def test_leaf_with_a_tangent_goes_alone() -> None:
+def test_leaf_with_a_tangent_goes_alone(packer_of: MakePacker) -> None:
     """Nothing but forward-mode autograd itself shows that there is one."""
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     rest = [torch.arange(4), torch.arange(3)]
     plain = torch.ones(2, 3)
     with forward_ad.dual_level():
@@ -333,7 +375,7 @@ def test_leaf_that_goes_alone_keeps_its_tangent(count: int) -> None:
     streams: Any = types.SimpleNamespace(
         pinned=lambda n, dtype: torch.zeros(n, dtype=dtype), record=lambda _: None
     )
-    stager = Stager(streams, HOST, 1)
+    stager = Stager(streams, HOST, 1, 1, lambda _: None)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(count), torch.full((count,), 5.0))
         new, _ = stager.move(dual, torch.Stream)  # type: ignore[arg-type]  # unused
@@ -344,9 +386,9 @@ def test_leaf_that_goes_alone_keeps_its_tangent(count: int) -> None:
 
 
 @pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad])
-def test_leaf_of_a_transform_goes_alone(transform: Any) -> None:
+def test_leaf_of_a_transform_goes_alone(transform: Any, packer_of: MakePacker) -> None:
     """Inside of `vmap` or `grad` a leaf stands for others; only torch can copy it."""
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     rest = [torch.arange(4), torch.arange(3)]
     for _ in range(4):
         packed(packer, [torch.ones(3), *rest], Memory())
@@ -363,10 +405,12 @@ def test_leaf_of_a_transform_goes_alone(transform: Any) -> None:
 
 
 @pytest.mark.parametrize("allow", [True, False])
-def test_fake_mode_leaves_nothing_fake_behind(allow: bool) -> None:
+def test_fake_mode_leaves_nothing_fake_behind(
+    allow: bool, packer_of: MakePacker
+) -> None:
     """What is kept for later transfers is real, whoever made it necessary."""
     _pack._padding.cache_clear()
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     sources = [torch.full((3,), 7.0), torch.full((5,), 9.0)]
     for _ in range(2):
         packed(packer, sources, Memory())
@@ -435,9 +479,9 @@ def test_layouts_travel_without_guards(monkeypatch: pytest.MonkeyPatch) -> None:
     assert packer.find(sources).move is not None
 
 
-def test_packing_does_not_break_a_later_backward() -> None:
+def test_packing_does_not_break_a_later_backward(packer_of: MakePacker) -> None:
     """An in-place write to one leaf leaves what another has saved for backward."""
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     sources = [torch.ones(3), torch.ones(2, 2)]
     weight = torch.full((2, 2), 2.0, requires_grad=True)
     for _ in range(3):
@@ -474,7 +518,7 @@ def test_functions_are_bounded() -> None:
     assert 8 == len(packer.texts())
 
 
-def test_leaves_that_do_not_fit_go_alone() -> None:
+def test_leaves_that_do_not_fit_go_alone(packer_of: MakePacker) -> None:
     """Large leaves, subclasses, sparse leaves and those with a gradient are left."""
     sources = [
         torch.ones(4),
@@ -484,19 +528,31 @@ def test_leaves_that_do_not_fit_go_alone() -> None:
         torch.ones(2, requires_grad=True),
         torch.ones(5),
     ]
-    new = packed(Packer(BELOW), sources, Memory())
+    new = packed(packer_of(BELOW), sources, Memory())
 
     assert [0, 5] == [i for i, leaf in enumerate(new) if leaf is not None]
 
 
-def test_pack_may_begin_with_an_empty_leaf() -> None:
+def test_pack_may_begin_with_an_empty_leaf(packer_of: MakePacker) -> None:
     """A leaf without items before all others ended in an IndexError."""
     sources = [torch.ones(0), torch.ones(3), torch.ones(0, 2)]
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     for _ in range(3):
         check(sources, packed(packer, sources, Memory()))
 
-    assert 1 == len(packer.texts())
+
+def test_empty_leaf_grows_into_no_other(packer_of: MakePacker) -> None:
+    """As `out=` of an operation it once overwrote the leaves that lay behind it."""
+    packer = packer_of(BELOW)
+    sources = [torch.ones(3), torch.ones(0), torch.ones(5), torch.ones(2, 0)]
+    for _ in range(4):
+        first, empty, last, other = packed(packer, sources, Memory())
+        torch.add(torch.zeros(4), 7, out=empty)
+
+        assert torch.ones(3).equal(first)
+        assert torch.ones(5).equal(last)
+        assert (2, 0) == other.shape
+        assert torch.full((4,), 7.0).equal(empty)
 
 
 def test_one_small_leaf_goes_alone() -> None:
@@ -504,10 +560,10 @@ def test_one_small_leaf_goes_alone() -> None:
     assert [None] == packed(Packer(BELOW), [torch.ones(3)], Memory())
 
 
-def test_packs_are_bounded() -> None:
+def test_packs_are_bounded(packer_of: MakePacker) -> None:
     """A kept leaf holds no more than 4 MB alive."""
     sources = [torch.full((60_000,), float(i)) for i in range(40)]
-    packer = Packer(BELOW)
+    packer = packer_of(BELOW)
     for _ in range(3):
         leaves = packed(packer, sources, Memory())
         check(sources, leaves)

@@ -25,7 +25,8 @@ from tensorpack import (
     record_stream,
 )
 from tensorpack.testing import Log, assert_equal, recorded_streams
-from tensorpack.transfer import copy_stream as transfer, handoff as _handoff
+from tensorpack.transfer import copy_stream as transfer, handoff as _handoff, in_flight
+from tensorpack.transfer.native import SWITCH, Native
 
 LARGE = 1 << 18
 """Items of a leaf that is too large for a pack: 1 MiB of float32."""
@@ -497,7 +498,7 @@ def test_start_at_the_limit_raises_where_nobody_takes(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alone with handoffs that were never waited for, blocking would never end."""
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(in_flight, "PATIENCE", 0.05)
     copies = CopyStream("cuda", max_in_flight=2)
     handoffs = [copies.start(small()) for _ in range(2)]
     with pytest.raises(HandoffError, match="2 handoffs were started"):
@@ -610,10 +611,25 @@ def test_fetch_of_host_leaves_gives_them_as_they_are(copies: CopyStream) -> None
     assert_equal(mixed(), copies.fetch(mixed()).result())
 
 
+def test_repr_says_that_the_compiled_core_is_used(
+    log: Log, native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is used where it is built, unless the environment says no."""
+    monkeypatch.delenv(SWITCH, raising=False)
+    with_it = CopyStream("cuda")
+    monkeypatch.setenv(SWITCH, "0")
+
+    assert "CopyStream('cuda:0', in_flight=0, native)" == repr(with_it)
+    assert "CopyStream('cuda:0', in_flight=0)" == repr(CopyStream("cuda"))
+    assert (True, False) == (with_it.native, CopyStream("cuda").native)
+
+
 def test_reprs_tell_the_state_and_read_nothing(
-    log: Log, copies: CopyStream, forward: torch.Stream
+    log: Log, forward: torch.Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a debugger shows neither waits for a copy nor asks an event."""
+    monkeypatch.setenv(SWITCH, "0")
+    copies = CopyStream("cuda")
     first, second = copies.start(small()), copies.start({"ids": torch.ones(2)})
     before = len(log)
 

@@ -12,11 +12,14 @@ import torch
 
 from tensorpack import CopyStream
 from tensorpack._cli.arguments import open_device, positive
+from tensorpack._cli.bench.against import check_checkout, compare
 from tensorpack._cli.bench.payloads import SHAPES, Shape, make_case
+from tensorpack._cli.bench.summary import Measured, draw, print_summary
 from tensorpack._cli.bench.timing import measure
 from tensorpack._cli.bench.ways import HAND_WRITTEN, Way, ways_of
 from tensorpack._cli.bench.work import WORK
 from tensorpack._cli.tables import print_table
+from tensorpack.transfer.native import status
 
 __all__ = ["add_arguments", "run"]
 
@@ -32,19 +35,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", help="where to (default: the accelerator)")
     parser.add_argument("--quick", action="store_true", help="the first payload only")
+    parser.add_argument(
+        "--details", action="store_true", help="print every way, in microseconds"
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help="measure `start` of this checkout and of another one, and nothing else",
+    )
     parser.add_argument("--json", type=Path, help="write the figures to a file")
-    parser.add_argument("--plot", type=Path, help="draw the growth into a PNG file")
+    parser.add_argument("--plot", type=Path, help="draw the summary into a PNG file")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables, and write what was asked for."""
     try:
         device = _device(args.device)
+        if args.against is not None:
+            check_checkout(args.against)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    print(_machine(device), end="\n\n")
+    print(_machine(device), status(), sep="\n", end="\n\n")
     shapes = dict(list(SHAPES.items())[: 1 if args.quick else None])
+    modes = list(_modes(device))
+    if args.against is not None:
+        both = compare(args.against, shapes, modes, device, args.rounds)
+        _write(args.json, {"against": both})
+        return 0
+    measured: list[Measured] = []
     lives: dict[str, dict[str, float]] = {}
     # More than a burst: how long the device copies is not what the host pays.
     with CopyStream(device, max_in_flight=64) as copies:
@@ -52,17 +72,32 @@ def run(args: argparse.Namespace) -> int:
         hosted = device.type in ("cpu", "meta")
         consumer = None if hosted else torch.Stream(device)
         bench = _Bench(device, copies, consumer, args.rounds)
-        for name, rows in shapes.items():
-            for pinned, mode in _modes(device):
-                lives |= bench.table(name, rows, pinned=pinned, mode=mode)
+        tables = [
+            table
+            for name, rows in shapes.items()
+            for pinned, mode in modes
+            for table in bench.tables(name, rows, pinned=pinned, mode=mode)
+        ]
         growth = {} if args.quick else bench.growth()
+    for table in tables:
+        lives[table.title] = table.figures
+        if table.measured is not None:
+            measured.append(table.measured)
+    print_summary(measured)
+    if args.details:
+        for table in tables:
+            _print(table)
     if growth:
         _print_growth(growth)
-    if args.json is not None:
-        args.json.write_text(json.dumps({"lives": lives, "growth": growth}, indent=1))
-    if args.plot is not None and growth:
-        _plot(growth, args.plot)
+    _write(args.json, {"lives": lives, "growth": growth})
+    if args.plot is not None:
+        draw(measured, growth, args.plot)
     return 0
+
+
+def _write(path: Path | None, figures: object) -> None:
+    if path is not None:
+        path.write_text(json.dumps(figures, indent=1))
 
 
 def _device(name: str | None) -> torch.device:
@@ -76,11 +111,18 @@ def _device(name: str | None) -> torch.device:
 
 
 def _machine(device: torch.device) -> str:
-    """Name the device and the versions."""
-    name = "no accelerator: host-side costs only, moving to `meta`"
+    """Name the device and the versions; say what means nothing without a device."""
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    return f"{name}; torch {torch.__version__}, Python {platform.python_version()}"
+        return f"{torch.cuda.get_device_name(device)}; {versions}"
+    if device.type not in ("cpu", "meta"):
+        return f"{device}; {versions}"
+    return (
+        f"no accelerator: host-side costs only, moving to `{device}`; {versions}\n"
+        "Nothing is packed, queued or recorded here, so the ratios of `start` and of "
+        "the floor mean nothing;\nthose of `to_device` (--details) show what the "
+        "traversal costs."
+    )
 
 
 def _modes(device: torch.device) -> Iterator[tuple[bool, str]]:
@@ -94,6 +136,16 @@ def _modes(device: torch.device) -> Iterator[tuple[bool, str]]:
 
 
 @attrs.frozen
+class _Table:
+    """The figures of the ways that were measured side by side."""
+
+    title: str
+    figures: dict[str, float]
+    missing: list[str]
+    measured: Measured | None
+
+
+@attrs.frozen
 class _Bench:
     """One run: the device, its copy stream, and how often each way is measured."""
 
@@ -102,20 +154,21 @@ class _Bench:
     consumer: torch.Stream | None
     rounds: int
 
-    def table(
+    def tables(
         self, name: str, rows: list[Shape], *, pinned: bool, mode: str
-    ) -> dict[str, dict[str, float]]:
-        """Measure and print every way for one payload, source and state."""
-        found: dict[str, dict[str, float]] = {}
+    ) -> Iterator[_Table]:
+        """Measure every way for one payload, source and state."""
         source = "pinned" if pinned else "pageable"
-        for ways, apart in zip(
-            self._ways(name, rows, pinned=pinned), ("", ", apart"), strict=True
-        ):
-            title = f"{name}, {source}, {mode}{apart}"
-            found[title] = self._measure(ways, len(rows), mode)
-            missing = [way.name for way in ways if way.life is None]
-            _print(title, found[title], missing)
-        return found
+        title = f"{name}, {source}, {mode}"
+        beside, alone = self._ways(name, rows, pinned=pinned)
+        figures = self._measure(beside, len(rows), mode)
+        measured = Measured(name, source, mode, figures)
+        yield _Table(title, figures, _missing(beside), measured)
+        figures = self._measure(alone, len(rows), mode)
+        title = (
+            f"{title}, in rounds without the other ways, whose caches they would fill"
+        )
+        yield _Table(title, figures, _missing(alone), None)
 
     def _ways(
         self, name: str, rows: list[Shape], *, pinned: bool
@@ -138,12 +191,16 @@ class _Bench:
         return found
 
 
-def _print(title: str, figures: dict[str, float], missing: list[str]) -> None:
+def _missing(ways: list[Way]) -> list[str]:
+    return [way.name for way in ways if way.life is None]
+
+
+def _print(table: _Table) -> None:
     """Print one table: medians, and ratios against the hand-written loop."""
-    base = figures[HAND_WRITTEN]
-    rows = [(n, f"{us:.1f}", f"{us / base:.2f}") for n, us in figures.items()]
-    rows += [(name, "not installed", "") for name in missing]
-    print_table(title, ("way", "us, median", "ratio"), rows)
+    base = table.figures[HAND_WRITTEN]
+    rows = [(n, f"{us:.1f}", f"{us / base:.2f}") for n, us in table.figures.items()]
+    rows += [(name, "not installed", "") for name in table.missing]
+    print_table(table.title, ("way", "us, median", "ratio"), rows)
 
 
 def _slope(growth: dict[str, dict[str, float]], name: str) -> float:
@@ -164,24 +221,3 @@ def _print_growth(growth: dict[str, dict[str, float]]) -> None:
     ]
     columns = ("us for leaves of 1 KB:", *growth, "each more")
     print_table("Growth with the number of leaves", columns, rows)
-
-
-def _plot(growth: dict[str, dict[str, float]], path: Path) -> None:
-    """Draw the growth, where matplotlib is there."""
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  # optional
-    except ImportError:
-        print("matplotlib is not installed, so nothing was drawn.")
-        return
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot(xlabel="leaves of 1 KB", ylabel="host time, us")
-    for name in next(iter(growth.values())):
-        axes.plot(
-            [int(count) for count in growth],
-            [growth[count][name] for count in growth],
-            marker="o",
-            label=name,
-        )
-    axes.legend(fontsize="small")
-    figure.savefig(path, dpi=150)
-    print(f"The growth is drawn in {path}.")

@@ -12,9 +12,12 @@ from torch.utils import _pytree
 from tensorpack import CopyStream
 from tensorpack._cli.bench.payloads import Case
 
-__all__ = ["HAND_WRITTEN", "Way", "ways_of"]
+__all__ = ["FLOOR", "HAND_WRITTEN", "OURS", "TENSORDICT", "Way", "ways_of"]
 
 HAND_WRITTEN = "hand-written loop"
+OURS = "tensorpack: start, wait"
+TENSORDICT = "tensordict: to"
+FLOOR = "floor: 1 allocation, 1 copy"
 
 Life = Callable[[], object]
 """Moves, records, and gives what then dies."""
@@ -68,9 +71,9 @@ def ways_of(
     main = [
         Way(HAND_WRITTEN, lambda: moved(case.by_hand)),
         Way("the same on a copy stream, with its event", by_hand_in_order),
-        Way("tensorpack: start, wait", lambda: copies.start(case.payload).take(stream)),
+        Way(OURS, lambda: copies.start(case.payload).take(stream)),
         Way("tensorpack: to_device, record_stream", lambda: moved(case.payload)),
-        _tensordict_way(case, "tensordict: to", device, record, consolidate=False),
+        _tensordict_way(case, TENSORDICT, device, record, consolidate=False),
         Way("torch.utils._pytree", pytree),
         _torchrec_way(case, device, record),
         _floor(case, device, record),
@@ -143,4 +146,4 @@ def _floor(case: Case, device: torch.device, record: Callable[[Any], None]) -> W
         record(new)
         return new
 
-    return Way("floor: 1 allocation, 1 copy", life)
+    return Way(FLOOR, life)

@@ -18,7 +18,7 @@ from torch import Tensor
 from tensorpack._leaves.adapters import is_tensor_type
 from tensorpack._rules.containers import MAPPINGS, SEQUENCES
 
-__all__ = ["MAKERS", "CannotError", "Values", "container_kind"]
+__all__ = ["MAKERS", "CannotError", "Values", "another", "container_kind"]
 
 
 class CannotError(Exception):
@@ -86,6 +86,15 @@ _HOST: Mapping[type, object] = {
     torch.layout: torch.strided,
     torch.memory_format: torch.contiguous_format,
 }
+
+
+def another(key: Any) -> Any:
+    """Return another key of the same class; the same one where there is none."""
+    if type(key) is str:
+        return key + "b"
+    if isinstance(key, enum.Enum):
+        return list(type(key))[-1]
+    return key + 1 if type(key) in (int, float) else key
 
 
 class Values:

@@ -6,9 +6,16 @@ import torch
 
 from tensorpack._leaves.streams import StreamId, stream_id
 from tensorpack.testing._clocks import Mark
-from tensorpack.testing._world import CUDA, World, active
+from tensorpack.testing._devices import CUDA
+from tensorpack.testing._world import World, active
 
-__all__ = ["RecordedCudaEvent", "RecordedEvent", "RecordedStream", "stream_of"]
+__all__ = [
+    "RecordedCudaEvent",
+    "RecordedEvent",
+    "RecordedExternalStream",
+    "RecordedStream",
+    "stream_of",
+]
 
 
 def _world() -> World:
@@ -20,9 +27,10 @@ def _world() -> World:
 
 
 class RecordedStream(torch.Stream):
-    """A stream of the recorded machine; stands for `torch.Stream` there."""
+    """A stream of the recorded machine; takes the place of `torch.Stream` there."""
 
     _world: World
+    _priority: int
 
     def __new__(
         cls,
@@ -30,7 +38,7 @@ class RecordedStream(torch.Stream):
         priority: int = 0,
         **ids: Any,
     ) -> Self:
-        """Make a stream, or an object that stands for one whose ids are given."""
+        """Create a stream, or an object for the one whose ids are given."""
         world = _world()
         if not ids and world.real:
             self = super().__new__(cls, _cuda(device), priority=priority)
@@ -40,12 +48,23 @@ class RecordedStream(torch.Stream):
             new = ids or {"stream_id": world.new_stream_id(), **new}
             self = super().__new__(cls, **new)
         self._world = world
+        self._priority = priority
         return self
 
     @property
     def cuda_stream(self) -> int:
-        """Give a number for the stream, as torch does."""
+        """The number of the stream, which `ExternalStream` takes."""
         return self.stream_id
+
+    @property
+    def priority(self) -> int:
+        """The priority that it was created with; a lower number goes first."""
+        return self._priority
+
+    @classmethod
+    def priority_range(cls) -> tuple[int, int]:
+        """Return the least and the greatest priority."""
+        return (0, -5)
 
     def record_event(self, event: Any = None) -> Any:
         """Record an event, a new one if none is given."""
@@ -64,7 +83,7 @@ class RecordedStream(torch.Stream):
         event.wait(self)
 
     def query(self) -> bool:
-        """Tell whether all work is done."""
+        """Return whether all work is done."""
         order = self._world.log.order
         done = not self._world.real or super().query()
         return done and order.is_done(order.mark(stream_id(self)))
@@ -91,8 +110,19 @@ class RecordedStream(torch.Stream):
             self._world.leave()
 
 
+class RecordedExternalStream(RecordedStream):
+    """The stream with a number; takes the place of `torch.cuda.ExternalStream`."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **_: Any) -> Self:
+        """Return an object for the stream whose `cuda_stream` is given."""
+        index = _cuda(device).index or 0
+        return super().__new__(
+            cls, device_type=CUDA, device_index=index, stream_id=stream_ptr
+        )
+
+
 class RecordedEvent(torch.Event):
-    """An event of the recorded machine; stands for `torch.Event` there."""
+    """An event of the recorded machine; takes the place of `torch.Event` there."""
 
     _world: World
     _stream: StreamId
@@ -100,7 +130,7 @@ class RecordedEvent(torch.Event):
     _mark: Mark | None
 
     def __new__(cls, device: Any = None, **options: Any) -> Self:
-        """Make an event."""
+        """Create an event."""
         world = _world()
         if world.real:
             self = super().__new__(cls, _cuda(device), **options)
@@ -121,17 +151,29 @@ class RecordedEvent(torch.Event):
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Let a stream, or the current one, wait; the host goes on."""
         found = self._world.current() if stream is None else stream_id(stream)
-        capturing = self._world.log.capturing_ids
+        capturing = self._world.capturing
         if found in capturing and self._mark and self._stream not in capturing:
             msg = "CUDA error: dependency created on uncaptured work in another stream"
             raise RuntimeError(msg)
         if self._mark is not None:
+            self._join_capture(found)
             self._world.log.add_wait(found, self._number, self._mark)
         if self._world.real:
             super().wait(stream)
 
+    def _join_capture(self, stream: StreamId) -> None:
+        """Let a stream that waits for a captured one be captured with it."""
+        graphs = self._world.graphs
+        if self._stream in graphs:
+            graphs.setdefault(stream, graphs[self._stream])
+
+    @property
+    def cuda_event(self) -> int:
+        """A number for the event."""
+        return id(self)
+
     def query(self) -> bool:
-        """Tell whether what it marks is done."""
+        """Return whether what it marks is done."""
         done = not self._world.real or super().query()
         if self._mark is None:
             return done
@@ -145,7 +187,7 @@ class RecordedEvent(torch.Event):
             super().synchronize()
 
     def elapsed_time(self, other: Any) -> float:
-        """Give the time between two events in milliseconds; recorded ones take none."""
+        """Return the milliseconds between two events; recorded ones take none."""
         return super().elapsed_time(other) if self._world.real else 0.0
 
 
@@ -155,12 +197,12 @@ class RecordedCudaEvent(RecordedEvent):
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, **_: Any
     ) -> Self:
-        """Make an event."""
+        """Create an event."""
         return super().__new__(cls, enable_timing=enable_timing, blocking=blocking)
 
 
 def stream_of(ids: StreamId) -> RecordedStream:
-    """Give an object for the stream with these ids."""
+    """Return an object for the stream with these ids."""
     kind, index, number = ids
     return RecordedStream(device_type=kind, device_index=index, stream_id=number)
 

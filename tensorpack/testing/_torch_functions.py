@@ -8,24 +8,29 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Functions", "indexed"]
+from tensorpack.testing._device import DeviceTensor, set_data
+from tensorpack.testing._devices import indexed
+from tensorpack.testing._pinned import mark_pinned
+
+__all__ = ["Functions"]
 
 
 # Note [no gradients]
 # Where torch is built without CUDA, a tensor on a CUDA device that takes part in a
 # traced operation ends the process. So tracing is off while streams are recorded, and
-# stays off when somebody turns it on.
+# stays off when the code under test turns it on.
 
 
-_WHOLE = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-"""Built-in functions that take other operators for a device than for the host."""
+_WHOLE = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "ctc_loss"})
+"""Built-in functions that use other operators on a device than on the host."""
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]  # a descriptor
 
 
 class Functions(TorchFunctionMode):
-    """Gives a device its index, before torch asks a driver for it."""
+    """Answers what torch would ask a driver, before torch does."""
 
     def __init__(self, run: Callable[[Any, Any, Any], Any]) -> None:
-        """Make the mode.
+        """Create the mode.
 
         Args:
             run: runs a function on host memory, in one piece.
@@ -43,8 +48,15 @@ class Functions(TorchFunctionMode):
             kwargs["device"] = indexed(kwargs["device"])
             if getattr(kwargs["device"], "type", "") == "cuda":
                 kwargs.pop("requires_grad", None)
-        if type(func) in _BUILT_IN and func.__name__ in _WHOLE:
+        is_whole = type(func) in _BUILT_IN and func.__name__ in _WHOLE
+        if is_whole or func is torch.nn.functional.ctc_loss:
             return self._run(func, args, kwargs)
+        if func is torch.tensor and kwargs.pop("pin_memory", False):
+            return mark_pinned(func(*args, **kwargs))
+        if func is torch.nonzero and isinstance(args[0], DeviceTensor):
+            return args[0].nonzero(**kwargs)
+        if func == _SET_DATA and any(isinstance(x, DeviceTensor) for x in args):
+            return set_data(*args)
         if func is Tensor.to:
             args = tuple(map(indexed, args))
         elif func is Tensor.cuda:
@@ -64,14 +76,3 @@ def _cuda(
     """Do what `Tensor.cuda` does."""
     target = indexed("cuda" if device is None else device)
     return tensor.to(target, non_blocking=non_blocking, memory_format=memory_format)
-
-
-def indexed(device: Any) -> Any:
-    """Give a CUDA device its index; leave anything else."""
-    if type(device) is int:
-        return torch.device("cuda", device)
-    if device == "cuda" if isinstance(device, str) else False:
-        return torch.device("cuda", 0)
-    if isinstance(device, torch.device) and str(device) == "cuda":
-        return torch.device("cuda", 0)
-    return device
