@@ -6,9 +6,10 @@ Imports `errors`, `_rules`, `_leaves`, `_plan` and `_walk`.
 """
 
 from tensorpack.axes.concatenation import cat
+from tensorpack.axes.fitting import copy_
 from tensorpack.axes.padding import pad
 from tensorpack.axes.selection import select, split
-from tensorpack.axes.static import copy_, empty_like
+from tensorpack.axes.static import empty_like
 from tensorpack.axes.survey import sizes
 
 __all__ = ["cat", "copy_", "empty_like", "pad", "select", "sizes", "split"]

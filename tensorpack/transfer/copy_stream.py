@@ -82,9 +82,7 @@ class CopyStream:
             pack_below: bytes under which a leaf is small.
             staging: bytes of pinned memory for larger pageable leaves, made now.
             staging_limit: bytes up to which more of it is taken where it is too little
-                for what is on its way; only there does the host wait. The default is
-                256 MiB. A fresh block costs the host about 0.8 milliseconds for each
-                million bytes, once.
+                for what is on its way; only there does the host wait (see `warm`).
 
         Raises:
             StreamError: `stream` is of another device, or `device` is not there.
@@ -280,11 +278,9 @@ class CopyStream:
         with self._polls.entered("fetch"):
             travels, put_back = parted(value, keys, prepares=False)
             found = walk(travels)
-            if self._streams is None and into is not None:
-                return self._static.fetch(
-                    self, value, into=into, keys=keys, found=found
-                )
             if self._streams is None:
+                if into is not None:
+                    return self._static.fetch(self, value, into, keys, found)
                 with torch.no_grad():
                     new = copied(found.leaves, self.device)
                 return Fetch(travels, new, self._polls, put_back=put_back)
@@ -297,9 +293,7 @@ class CopyStream:
                 if self._streams.is_capturing(after):
                     raise CaptureError(call="fetch", stream="producer")
             if into is not None:
-                return self._static.fetch(
-                    self, value, into=into, keys=keys, found=found, after=after
-                )
+                return self._static.fetch(self, value, into, keys, found, after=after)
             queued = self._fetcher.fetch(found, after)
             return Fetch(travels, *queued, put_back=put_back)
 

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from tensorpack._walk.build import rebuild
 from tensorpack._walk.walk import walk
+from tensorpack.axes.fitting import Fit, Fits, fit, placed
 from tensorpack.axes.form import form_of
-from tensorpack.axes.static import Fit, Fits, fit, placed, shared_buffer
+from tensorpack.axes.static import shared_buffer
 from tensorpack.errors import AxisError
 from tensorpack.transfer.static_memory import StaticMemory, memory_of
 from tensorpack.transfer.static_rows import Rows, rows_of

@@ -12,7 +12,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from tensorpack.axes.static import Fit
+from tensorpack.axes.fitting import Fit
 
 __all__ = ["Rows", "filled", "rows_of"]
 

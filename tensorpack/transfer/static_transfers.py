@@ -71,10 +71,10 @@ class StaticTransfers:
         self,
         owner: Any,
         value: Any,
-        *,
         into: Any,
         keys: Iterable[str] | None,
         found: Walk,
+        *,
         after: torch.Stream | None = None,
     ) -> Fetch[Any]:
         """Queue the copies of a walked payload back to the host."""
