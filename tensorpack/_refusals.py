@@ -20,7 +20,7 @@ import attrs
 from tensorpack._plan.classes import declared_fields
 from tensorpack._plan.namespace import Namespace
 from tensorpack._plan.plan import ClassPlan
-from tensorpack._rules.nodes import Guard, KeptNode, Node
+from tensorpack._rules.nodes import BorrowedNode, Node
 from tensorpack.errors import DefinitionError, LifetimeError
 
 __all__ = ["Refused", "RefusedPlan", "collected", "collecting", "holds_data"]
@@ -80,7 +80,7 @@ class RefusedPlan:
 
     @fields.default
     def _fields(self) -> tuple[_RefusedField, ...]:
-        return (_RefusedField(self.error, KeptNode(Guard.NOTHING)),)
+        return (_RefusedField(self.error, BorrowedNode()),)
 
     def __getattr__(self, name: str) -> Never:
         _refuse(self.error, name)

@@ -7,9 +7,8 @@ text is whole. Fields are text, not classes, so that an error about a class that
 local to a function can cross a process boundary.
 """
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-
-import attrs
 
 __all__ = [
     "AxisError",
@@ -34,7 +33,7 @@ class TensorpackError(Exception):
         super().__init__(text)
 
 
-@attrs.frozen
+@dataclasses.dataclass(frozen=True)
 class Refusal:
     """Why one field of a class was refused.
 

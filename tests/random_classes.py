@@ -276,7 +276,7 @@ class Universe:
         arms = [
             [LEAF, NUMBER],
             [LEAF, _list(inner)],
-            [_list(inner), _list(other), TEXT],
+            [_list(inner), TEXT],
             [LEAF, _list(inner), _dict(other)],
             [_list(inner), _tuple(other)],
             [HANDLE, LEAF],

@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "axes": {"errors", "_rules", "_leaves", "_plan", "_walk"},
     # The transfer layer knows walks and leaves, never plans.
     "transfer": {"errors", "_leaves", "_codegen", "_walk", "_functions", "axes"},
-    "mypy_plugin": {"_rules"},
+    "mypy_plugin": {"errors", "_rules"},
     # The audit reads text: neither torch nor anything of the package.
     "_audit": set(),
     "__init__": set(),
@@ -171,8 +171,16 @@ def test_table_goes_one_way() -> None:
 def test_mypy_plugin_imports_neither_torch_nor_attrs() -> None:
     """A run of mypy does not pay for the import of torch."""
     for path in MODULES:
-        if room(dotted(path)) == "mypy_plugin":
+        if room(dotted(path)) in ("mypy_plugin", "_rules", "errors"):
             assert set() == top_level(path) & {"torch", "attrs", "attr"}, path
+
+
+def test_rules_import_the_standard_library_alone() -> None:
+    """What a type means needs neither torch nor attrs, so both readers can ask it."""
+    for path in MODULES:
+        if room(dotted(path)) in ("_rules", "errors"):
+            foreign = top_level(path) - {PACKAGE.name} - sys.stdlib_module_names
+            assert set() == foreign, path
 
 
 @each_module

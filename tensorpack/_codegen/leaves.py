@@ -27,11 +27,12 @@ from tensorpack._leaves.host_types import STAYING
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
     AdapterNode,
+    BorrowedNode,
     CachedNode,
     DerivedNode,
     DynamicNode,
-    Guard,
-    KeptNode,
+    HostNode,
+    HostOnlyNode,
     MappingNode,
     NamedTupleNode,
     Node,
@@ -100,8 +101,8 @@ def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[str]:
             return writer.lines(inner, f"(x := {read})", "x", key)
         case (
             PropertyNode()
-            | KeptNode(guard=Guard.NOTHING)
-            | CachedNode(inner=KeptNode())
+            | BorrowedNode()
+            | CachedNode(inner=HostNode() | HostOnlyNode() | BorrowedNode())
         ):
             return []
         case CachedNode(inner=inner, slot=slot):
@@ -110,7 +111,7 @@ def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[str]:
             if slot is not None:
                 stored = f"kept({names.of(slot, f'slot_{field.name}')}, self)"
             return writer.lines(inner, f"(x := {stored})", "x", key)
-        case KeptNode():
+        case HostNode() | HostOnlyNode():
             return writer.lines(field.node, read, read, key)
         case UnionNode() as node:
             return [f"x = {read}", *writer.lines(node, "x", "x", key)]
@@ -129,7 +130,7 @@ class _Leaves:
     def lines(self, node: Node, read: str, x: str, key: Key) -> list[str]:
         """Write the lines for a value: `read` gives it, then `x` names it."""
         match node:
-            case KeptNode(guard=Guard.TENSOR, types=types):
+            case HostNode(types=types):
                 # A class derived from a struct may have leaves of its own.
                 call = "struct" if any(map(is_struct, types)) else "stays"
                 known = "staying"
@@ -139,13 +140,13 @@ class _Leaves:
                     self.names.globals[known] = STAYING
                 test = f"if type({read}) not in {known}:"
                 return guarded(test, [f"{self.walk}.{call}({x}, {key})"])
-            case KeptNode(guard=Guard.DEVICE_TENSOR):
+            case HostOnlyNode():
                 test = f"if isinstance({read}, Tensor):"
                 return guarded(test, [f"{self.walk}.host_only({x}, {key})"])
             case UnionNode(arms=arms):
                 assign = [] if read == x else [read[1:-1].replace(" := ", " = ", 1)]
                 return [*assign, *self._choice(arms, x, key)]
-            case KeptNode() | DerivedNode() | CachedNode() | PropertyNode():
+            case BorrowedNode() | DerivedNode() | CachedNode() | PropertyNode():
                 return []
             case _:
                 body = [*self._checks(node, x, key), *self._found(node, x, key)]
@@ -221,7 +222,13 @@ class _Leaves:
                     lines += self.lines(item, read, inner, key.literal(f"[{name!r}]"))
                 return lines
             case (
-                UnionNode() | KeptNode() | DerivedNode() | CachedNode() | PropertyNode()
+                UnionNode()
+                | HostNode()
+                | HostOnlyNode()
+                | BorrowedNode()
+                | DerivedNode()
+                | CachedNode()
+                | PropertyNode()
             ):
                 return []
 
@@ -230,17 +237,17 @@ class _Leaves:
         lines: list[str] = []
         tests: set[str] = set()
         for arm in arms:
-            if isinstance(arm, KeptNode):
-                if arm.guard is Guard.DEVICE_TENSOR:
-                    stays = f"{self.walk}.host_only({x}, {key})"
-                    return [*lines, *guarded("else:", [stays])]
+            if isinstance(arm, HostOnlyNode):
+                stays = f"{self.walk}.host_only({x}, {key})"
+                return [*lines, *guarded("else:", [stays])]
+            if isinstance(arm, (HostNode, BorrowedNode)):
                 continue
             test = is_arm(arm, x, self.names)
             if test not in tests:  # any payload goes by its own class
                 head = f"{'elif' if tests else 'if'} {test}:"
                 lines += guarded(head, self._found(arm, x, key) or ["pass"])
                 tests.add(test)
-        types = next((a.types for a in arms if isinstance(a, KeptNode)), ())
+        types = next((a.types for a in arms if isinstance(a, HostNode)), ())
         known = self.names.tuple(types)
         keep = f"{self.walk}.keep({x}, {key}, {known})"
         return [*lines, *guarded(f"elif {x} is not None:", [keep])]

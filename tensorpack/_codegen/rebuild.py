@@ -19,10 +19,12 @@ from tensorpack._plan.msgspec_structs import is_struct, setter_of, struct_base
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
     AdapterNode,
+    BorrowedNode,
     CachedNode,
     DerivedNode,
     DynamicNode,
-    KeptNode,
+    HostNode,
+    HostOnlyNode,
     MappingNode,
     NamedTupleNode,
     Node,
@@ -114,7 +116,7 @@ def _field_lines(field: FieldPlan, plan: ClassPlan, names: Names) -> list[str]:
     match field.node:
         case PropertyNode() | CachedNode():
             return []
-        case KeptNode() if is_struct(plan.cls):
+        case HostNode() | HostOnlyNode() | BorrowedNode() if is_struct(plan.cls):
             return []  # copied
         case DerivedNode():
             default = names.of(field.default, f"default_{field.name}")
@@ -134,7 +136,7 @@ def _told_apart(arms: tuple[Node, ...], x: str, names: Names) -> list[tuple[str,
     """List the arms of a union that travel, each after the test that tells it."""
     found: dict[str, Node] = {}
     for arm in arms:
-        if not isinstance(arm, KeptNode):
+        if not isinstance(arm, (HostNode, HostOnlyNode, BorrowedNode)):
             found.setdefault(is_arm(arm, x, names), arm)
     return list(found.items())
 
@@ -188,7 +190,15 @@ def _there(node: Node, x: str, names: Names) -> _Expression:
         case TypedDictNode(items=named):
             twins = tuple(_member(n, t, x, names) for n, t in named if travels(t))
             return _Expression("{", (_Expression(f"**{x}"), *twins), "}", comma=True)
-        case UnionNode() | KeptNode() | DerivedNode() | CachedNode() | PropertyNode():
+        case (
+            UnionNode()
+            | HostNode()
+            | HostOnlyNode()
+            | BorrowedNode()
+            | DerivedNode()
+            | CachedNode()
+            | PropertyNode()
+        ):
             return _twin(node, x, names)
 
 

@@ -1,13 +1,13 @@
 """The words of generated text: names, quotes, keys, and tests of a value's class."""
 
 import builtins
-import collections
 import keyword
 import re
 from collections.abc import Iterable
 
 import attrs
 
+from tensorpack._rules.containers import CONTAINERS
 from tensorpack._rules.nodes import (
     AdapterNode,
     MappingNode,
@@ -80,14 +80,6 @@ _TAKEN = frozenset(
         "dict",
     ]
 ) | {f"{v}{n}" for v in "xi" for n in range(100)}
-_KINDS: dict[str, type] = {
-    "list": list,
-    "tuple": tuple,
-    "deque": collections.deque,
-    "dict": dict,
-    "OrderedDict": collections.OrderedDict,
-    "defaultdict": collections.defaultdict,
-}
 
 
 def quoted(text: str) -> str:
@@ -154,7 +146,7 @@ class Names:
 
     def kind(self, kind: str) -> str:
         """Name a container class."""
-        self.globals[kind] = _KINDS[kind]
+        self.globals[kind] = CONTAINERS[kind].cls
         return kind
 
     def tuple(self, types: Iterable[type]) -> str:
@@ -196,9 +188,9 @@ def is_container(node: Node, x: str, names: Names, *, negated: bool = False) -> 
     """Write the test whether a value is a container of a node's class."""
     is_, in_ = ("is not", "not in") if negated else ("is", "in")
     match node:
-        case SequenceNode(kind="Sequence"):
+        case SequenceNode(kind=kind) if CONTAINERS[kind].takes_in:
             return f"type({x}) {in_} sequences"
-        case MappingNode(kind="dict" | "Mapping"):
+        case MappingNode(kind=kind) if CONTAINERS[kind].takes_in:
             return f"type({x}) {in_} mappings"
         case SequenceNode(kind=kind) | MappingNode(kind=kind):
             return f"type({x}) {is_} {names.kind(kind)}"

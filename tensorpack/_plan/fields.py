@@ -23,28 +23,30 @@ from tensorpack._plan.classes import (
 )
 from tensorpack._plan.generics import Bindings, bindings_of
 from tensorpack._plan.leftovers import check_content, shared_leaves
-from tensorpack._plan.marks import wrong_lengths
 from tensorpack._plan.namespace import (
     Context,
     Namespace,
     Unresolved,
     own_annotations,
     returned_by,
-    spell,
 )
 from tensorpack._plan.plan import ClassPlan, FieldPlan
-from tensorpack._plan.remedies import RefusedError, refuse
+from tensorpack._plan.spelling import spell
+from tensorpack._rules import refusals as reasons
 from tensorpack._rules.markers import PLAN, Marker
+from tensorpack._rules.marks import wrong_lengths
 from tensorpack._rules.nodes import (
+    BorrowedNode,
     CachedNode,
     DerivedNode,
     DynamicNode,
-    Guard,
-    KeptNode,
+    HostNode,
+    HostOnlyNode,
     Node,
     PropertyNode,
     children,
 )
+from tensorpack._rules.refusals import RefusedError, refuse
 from tensorpack.errors import LifetimeError, Refusal
 
 __all__ = ["plan_class"]
@@ -80,7 +82,9 @@ def plan_class(
         except RefusedError as error:
             text = spell(_written(field, bases)[1])
             refusals.append(error.at(field.name, text))
-    refusals.extend(wrong_lengths(fields))
+    read = {field.name: (field.node, field.annotation) for field in fields}
+    wrong = wrong_lengths(read)
+    refusals.extend(refused.at(name, read[name][1]) for name, refused in wrong)
     refusals.extend(_orphans(cls, declared, bases))
     refusals.extend(shared_leaves(cls, declared))
     refusals.extend(slots_apart(cls, declared))
@@ -208,14 +212,14 @@ def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
     node: Node = DynamicNode()
     with contextlib.suppress(RefusedError):
         read = node_of(annotation, bases.context(owner))
-        node = read if isinstance(read, KeptNode) or _is_marked(read) else node
+        node = read if isinstance(read, HostNode) or _is_marked(read) else node
     return FieldPlan(cached.name, CachedNode(node, cached.slot), spell(annotation))
 
 
 def _is_marked(node: Node) -> bool:
     """Tell whether a part of an annotation is marked to stay where it is."""
-    if isinstance(node, KeptNode):
-        return node.guard is not Guard.TENSOR
+    if isinstance(node, (HostOnlyNode, BorrowedNode)):
+        return True
     return any(map(_is_marked, children(node)))
 
 
@@ -240,16 +244,12 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     """Read the annotation of one field."""
     text = spell(annotation)
     if annotation is None and field.unannotated:
-        refuse(field.name, "has no annotation", f"Write `{field.name}: Tensor`, say.")
+        reasons.NO_ANNOTATION.refuse(field.name)
     inner = _derived_from(ctx.namespace.evaluate(annotation))
     if inner is None:
         node = node_of(annotation, ctx)
     elif field.default is None:
-        refuse(
-            text,
-            "needs a default, which a moved copy gets in its place",
-            f"Write `{field.name}: {text} = None`.",
-        )
+        reasons.NO_DEFAULT.refuse(text, field=field.name)
     else:
         node = DerivedNode(node_of(inner, ctx))
     return FieldPlan(field.name, node, text, field.may_lack, field.default)
@@ -312,27 +312,14 @@ def _orphan(
             node_of(tp, ctx)
         except RefusedError as error:
             return error.at(name, text)
-    return Refusal(
+    maker = "attrs" if "__attrs_attrs__" in vars(base) else ""
+    if "__dataclass_fields__" in vars(base):
+        maker = maker or "dataclass"
+    return reasons.lost_field(
         name,
         text,
-        text,
-        f"is annotated in `{base.__name__}` but is no field of `{cls.__name__}`, "
-        "so its value would be lost",
-        (
-            _how_to_be_field(cls, base, name, text),
-            f"Or write `ClassVar[{text}]` if it belongs to the class.",
-        ),
-    )
-
-
-def _how_to_be_field(cls: type, base: type, name: str, text: str) -> str:
-    """Say what makes a field of an annotation, by what made the classes."""
-    if base is cls:
-        return f"Write `{name}: {text} = attrs.field(...)`, as for the other fields."
-    if "__attrs_attrs__" in vars(base):
-        return f"Decorate `{cls.__name__}` with `@attrs.define` under `@payload`."
-    if "__dataclass_fields__" in vars(base):
-        return (
-            f"Decorate `{cls.__name__}` with `@dataclasses.dataclass` under `@payload`."
-        )
-    return f"Decorate `{base.__name__}` with `@attrs.define` or `@payload`."
+        owner=base.__name__,
+        cls=cls.__name__,
+        is_own=base is cls,
+        maker=maker,
+    ).at(name, text)

@@ -1,7 +1,6 @@
-"""A class's own annotations, with placeholders for names that nobody knows (yet)."""
+"""Looks up the names in a class's annotations; unknown ones become placeholders."""
 
 import builtins
-import re
 import sys
 import types
 import typing
@@ -10,6 +9,9 @@ from typing import Any
 
 import attrs
 
+from tensorpack._plan.spelling import WrittenOnly, spell
+from tensorpack._rules.markers import Marker
+
 __all__ = [
     "Context",
     "Namespace",
@@ -17,29 +19,28 @@ __all__ = [
     "Unresolved",
     "own_annotations",
     "returned_by",
-    "spell",
 ]
 
 
-class Placeholder:
-    """Stands for a name that could not be resolved, inside any annotation.
+class Placeholder(WrittenOnly):
+    """Takes the place of a name that could not be resolved, inside any annotation.
 
     It survives what annotations do with a type: `X | None`, `list[X]`, `X.Y`, `X[int]`.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __getattr__(self, name: str) -> "Placeholder":
         if name.startswith("__"):
             raise AttributeError(name)
-        return Placeholder(f"{self.name}.{name}")
+        return Placeholder(f"{self.text}.{name}")
 
     def __getitem__(self, item: object) -> "Placeholder":
-        return Placeholder(f"{self.name}[{spell(item)}]")
+        return Placeholder(f"{self.text}[{spell(item)}]")
 
     def __call__(self, *_: object, **__: object) -> typing.NoReturn:
-        msg = f"the name `{self.name}` is not known"
+        msg = f"the name `{self.text}` is not known"
         raise TypeError(msg)
 
     def __or__(self, other: Any) -> Any:
@@ -49,15 +50,20 @@ class Placeholder:
         return typing.Union[other, self]  # noqa: UP007  # `|` is being defined here
 
     def __repr__(self) -> str:
-        return self.name
+        return self.text
 
 
 @attrs.frozen
-class Unresolved:
-    """An annotation whose evaluation failed, with the reason."""
+class Unresolved(WrittenOnly):
+    """An annotation whose evaluation failed.
+
+    Attributes:
+        text: the annotation as written.
+        error: what was raised; empty for a name that refers to itself.
+    """
 
     text: str
-    reason: str
+    error: str = ""
 
 
 class _Scope(dict[str, object]):
@@ -136,9 +142,9 @@ class Namespace:
                 # An annotation is code of the class's author, as in `typing`.
                 value = eval(value, {}, scope)  # noqa: S307
             except Exception as error:  # noqa: BLE001  # reported as the field's refusal
-                reason = f"cannot be read: {type(error).__name__}: {error}"
-                return Unresolved(spell(annotation), reason)
-        return Unresolved(spell(annotation), "is a name that stands for itself")
+                said = f"{type(error).__name__}: {error}"
+                return Unresolved(spell(annotation), said)
+        return Unresolved(spell(annotation))
 
     def _scope_of(self, reference: typing.ForwardRef) -> Mapping[str, object]:
         """Give the names for a reference; a typed dictionary's may name its module."""
@@ -175,8 +181,20 @@ class Context:
     above: tuple[object, ...] = ()
 
     def inside(self, alias: object) -> "Context":
-        """Give the context for reading what an alias or a class stands for."""
+        """Return the context for reading what is inside an alias or a class."""
         return attrs.evolve(self, above=(*self.above, alias))
+
+    def expands(self, alias: object) -> bool:
+        """Return whether an alias is read inside itself, with no class in between.
+
+        A class in between is met again itself.
+        """
+        for above in reversed(self.above):
+            if isinstance(above, type):
+                return False
+            if above == alias:
+                return True
+        return False
 
 
 def _is_inner_type(value: object) -> bool:
@@ -189,11 +207,12 @@ def _may_be_type(value: object) -> bool:
     return (
         isinstance(value, (type, types.ModuleType, str))
         or value is None
+        or isinstance(value, Marker)
         or type(value).__module__ in _OF_TYPES
     )
 
 
-_OF_TYPES = ("typing", "typing_extensions", "types", "tensorpack._rules.markers")
+_OF_TYPES = ("typing", "typing_extensions", "types")
 
 
 def own_annotations(cls: type) -> dict[str, object]:
@@ -219,56 +238,3 @@ def returned_by(function: Any) -> object:
     else:
         found = getattr(function, "__annotations__", None)
     return found.get("return", Any) if type(found) is dict else Any
-
-
-_PREFIXES = re.compile(r"\b(?:[A-Za-z_][\w]*\.|<locals>\.)+(?=[A-Za-z_])")
-
-
-def spell(annotation: object) -> str:
-    """Write an annotation as its author would have."""
-    if isinstance(annotation, str):
-        return annotation
-    if isinstance(annotation, typing.ForwardRef):
-        return annotation.__forward_arg__
-    if isinstance(annotation, (Placeholder, Unresolved)):
-        return (
-            annotation.name if isinstance(annotation, Placeholder) else annotation.text
-        )
-    if annotation is None or annotation is type(None):
-        return "None"
-    if annotation is Ellipsis:
-        return "..."
-    return _spell_generic(annotation)
-
-
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-
-
-def _spell_generic(annotation: object) -> str:
-    """Write a type, a union or a parametrized type."""
-    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return _spell_annotated(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return " | ".join(spell(a) for a in args)
-    if origin is typing.Literal:
-        return f"Literal[{', '.join(map(repr, args))}]"
-    if isinstance(annotation, list):
-        return f"[{', '.join(map(spell, annotation))}]"
-    if origin is not None and args:
-        name = getattr(annotation, "__name__", None) or spell(origin)
-        name = origin.__name__ if isinstance(origin, type) else name
-        unpacked = "*" if getattr(annotation, "__unpacked__", False) is True else ""
-        return f"{unpacked}{name}[{', '.join(map(spell, args))}]"
-    if isinstance(annotation, (type, typing.TypeVar, *_FUNCTIONS)):
-        return annotation.__name__
-    return _PREFIXES.sub("", repr(annotation))
-
-
-def _spell_annotated(annotation: Any) -> str:
-    """Write `Annotated[T, marker]` as the alias that stands for it."""
-    inner, *metadata = typing.get_args(annotation)
-    for note in metadata:
-        if type(note).__name__ == "Marker":
-            return f"{note!r}[{spell(inner)}]"
-    return spell(inner)

@@ -1,49 +1,50 @@
-"""The frozen tree that describes a class: what each field's annotation means.
+"""The frozen tree that describes what an annotation means.
 
-`Node` is a closed union, matched exhaustively wherever it is read.
+`Node` is a closed union, matched exhaustively wherever it is read. A node names a class
+by a handle: the class itself at run time, its full name in the mypy plugin.
 """
 
-import enum
+import dataclasses
 from collections.abc import Iterator
-
-import attrs
+from typing import Generic, TypeVar, Union
 
 from tensorpack._rules.axes import AxisMark
 
 __all__ = [
+    "NONE",
     "AdapterNode",
+    "BorrowedNode",
     "CachedNode",
+    "ContainerNode",
     "DerivedNode",
     "DynamicNode",
-    "Guard",
-    "KeptNode",
+    "HostNode",
+    "HostOnlyNode",
     "MappingNode",
     "NamedTupleNode",
     "Node",
+    "NodeOf",
     "PayloadNode",
     "PropertyNode",
     "SelfMovingNode",
     "SequenceNode",
+    "StayingNode",
     "TensorNode",
     "TupleNode",
     "TypedDictNode",
     "UnionNode",
+    "UnseenNode",
     "children",
     "role",
     "travels",
     "why",
 ]
 
-
-class Guard(enum.Enum):
-    """What a value that is kept by reference must not be."""
-
-    TENSOR = "host"
-    DEVICE_TENSOR = "host only"
-    NOTHING = "borrowed"
+C = TypeVar("C")
+"""What names a class: `type` at run time, `str` in the plugin."""
 
 
-@attrs.frozen
+@dataclasses.dataclass(frozen=True)
 class TensorNode:
     """A tensor.
 
@@ -54,138 +55,186 @@ class TensorNode:
     axes: tuple[AxisMark, ...] = ()
 
 
-@attrs.frozen
-class SelfMovingNode:
+@dataclasses.dataclass(frozen=True)
+class SelfMovingNode(Generic[C]):
     """A type that moves and records itself."""
 
-    cls: type
+    cls: C
 
 
-@attrs.frozen
-class PayloadNode:
+@dataclasses.dataclass(frozen=True)
+class PayloadNode(Generic[C]):
     """Another payload; which one is asked of the value."""
 
-    cls: type
+    cls: C
 
 
-@attrs.frozen
-class AdapterNode:
+@dataclasses.dataclass(frozen=True)
+class AdapterNode(Generic[C]):
     """A type with an adapter."""
 
-    cls: type
+    cls: C
 
 
-@attrs.frozen
+@dataclasses.dataclass(frozen=True)
 class DynamicNode:
     """Walked at run time by the types of its values."""
 
 
-@attrs.frozen
-class KeptNode:
-    """Kept by reference: a host type, or a value marked to stay where it is.
+@dataclasses.dataclass(frozen=True)
+class UnseenNode(DynamicNode):
+    """A type that the plugin cannot see, so that it says nothing about it."""
 
-    A container with nothing to look at inside is kept too, with `inside` as its form.
+
+@dataclasses.dataclass(frozen=True)
+class HostNode(Generic[C]):
+    """A host type, kept by reference.
+
+    Attributes:
+        types: the classes that a value may have.
+        inside: the form of a container that has nothing inside to look at.
+        axes: what its annotation says of the batch.
     """
 
-    guard: Guard
-    types: tuple[type, ...] = ()
-    inside: "Node | None" = None
+    types: tuple[C | type, ...] = ()
+    inside: "ContainerNode[C] | None" = None
     axes: tuple[AxisMark, ...] = ()
 
 
-@attrs.frozen
-class SequenceNode:
-    """A sequence of any length: `list`, `tuple`, `deque` or `Sequence`."""
+@dataclasses.dataclass(frozen=True)
+class HostOnlyNode:
+    """Marked `HostOnly`: kept by reference; a device tensor raises."""
+
+    axes: tuple[AxisMark, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class BorrowedNode:
+    """Marked `Borrowed`: kept by reference, whatever it is."""
+
+    axes: tuple[AxisMark, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceNode(Generic[C]):
+    """A sequence of any length: `list`, `tuple`, `deque` or `Sequence`.
+
+    Attributes:
+        kind: the name of its row in `containers`.
+        item: what each item is.
+        written: its parameters as written, for the remedy of a union.
+        axes: what its annotation says of the batch.
+    """
 
     kind: str
-    item: "Node"
+    item: "NodeOf[C]"
+    written: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
     axes: tuple[AxisMark, ...] = ()
 
 
-@attrs.frozen
-class TupleNode:
+@dataclasses.dataclass(frozen=True)
+class TupleNode(Generic[C]):
     """A tuple of fixed length."""
 
-    items: tuple["Node", ...]
+    items: tuple["NodeOf[C]", ...]
+    written: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
 
-@attrs.frozen
-class MappingNode:
+@dataclasses.dataclass(frozen=True)
+class MappingNode(Generic[C]):
     """A mapping: `dict`, `OrderedDict`, `defaultdict` or `Mapping`."""
 
     kind: str
-    value: "Node"
+    value: "NodeOf[C]"
+    written: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
 
-@attrs.frozen
-class NamedTupleNode:
+@dataclasses.dataclass(frozen=True)
+class NamedTupleNode(Generic[C]):
     """A named tuple."""
 
-    cls: type
-    items: tuple[tuple[str, "Node"], ...]
+    cls: C
+    items: tuple[tuple[str, "NodeOf[C]"], ...]
 
 
-@attrs.frozen
-class TypedDictNode:
+@dataclasses.dataclass(frozen=True)
+class TypedDictNode(Generic[C]):
     """A dictionary whose keys are declared, each with its type."""
 
-    cls: type
-    items: tuple[tuple[str, "Node"], ...]
+    cls: C
+    items: tuple[tuple[str, "NodeOf[C]"], ...]
 
 
-@attrs.frozen
-class UnionNode:
+@dataclasses.dataclass(frozen=True)
+class UnionNode(Generic[C]):
     """A union: the value decides."""
 
-    arms: tuple["Node", ...]
+    arms: tuple["NodeOf[C]", ...]
 
 
-@attrs.frozen
-class DerivedNode:
-    """Recorded, never moved; a twin gets the field's default instead."""
+@dataclasses.dataclass(frozen=True)
+class DerivedNode(Generic[C]):
+    """Recorded, never moved; a new object gets the field's default instead."""
 
-    inner: "Node"
+    inner: "NodeOf[C]"
 
 
-@attrs.frozen
-class CachedNode:
+@dataclasses.dataclass(frozen=True)
+class CachedNode(Generic[C]):
     """What a cached property keeps: recorded, never moved, and no field.
 
     Attributes:
-        inner: what its return annotation says; walked at run time if that says little.
+        inner: what its return annotation says.
         slot: the slot that keeps it; None if the instance `__dict__` does.
     """
 
-    inner: "Node"
+    inner: "NodeOf[C]"
     slot: object = None
 
 
-@attrs.frozen
+@dataclasses.dataclass(frozen=True)
 class PropertyNode:
     """A field whose name is a property: it has no storage of its own."""
 
 
-Node = (
-    TensorNode
-    | SelfMovingNode
-    | PayloadNode
-    | AdapterNode
-    | DynamicNode
-    | KeptNode
-    | SequenceNode
-    | TupleNode
-    | MappingNode
-    | NamedTupleNode
-    | TypedDictNode
-    | UnionNode
-    | DerivedNode
-    | CachedNode
-    | PropertyNode
-)
+StayingNode = Union[HostNode[C], HostOnlyNode, BorrowedNode]  # noqa: UP007  # generic
+"""What is kept by reference."""
+
+ContainerNode = Union[  # noqa: UP007  # generic
+    SequenceNode[C], TupleNode[C], MappingNode[C], NamedTupleNode[C], TypedDictNode[C]
+]
+"""What has parts of its own."""
+
+NodeOf = Union[  # noqa: UP007  # generic
+    TensorNode,
+    SelfMovingNode[C],
+    PayloadNode[C],
+    AdapterNode[C],
+    DynamicNode,
+    HostNode[C],
+    HostOnlyNode,
+    BorrowedNode,
+    SequenceNode[C],
+    TupleNode[C],
+    MappingNode[C],
+    NamedTupleNode[C],
+    TypedDictNode[C],
+    UnionNode[C],
+    DerivedNode[C],
+    CachedNode[C],
+    PropertyNode,
+]
+"""A node of either reader."""
+
+Node = NodeOf[type]
+"""A node of the run time."""
+
+NONE: HostNode[type] = HostNode((type(None),))
+"""None, which is accepted everywhere."""
 
 
-def children(node: Node) -> Iterator[Node]:
-    """Iterate the nodes directly below a node."""
+def children(node: NodeOf[C]) -> Iterator[NodeOf[C]]:
+    """Yield the nodes directly below a node."""
     match node:
         case SequenceNode(item=item):
             yield item
@@ -205,14 +254,16 @@ def children(node: Node) -> Iterator[Node]:
             | PayloadNode()
             | AdapterNode()
             | DynamicNode()
-            | KeptNode()
+            | HostNode()
+            | HostOnlyNode()
+            | BorrowedNode()
             | PropertyNode()
         ):
             return
 
 
-def travels(node: Node) -> bool:
-    """Tell whether values of a node can hold leaves that move."""
+def travels(node: NodeOf[C]) -> bool:
+    """Return whether values of a node can hold leaves that move."""
     if isinstance(
         node, (TensorNode, SelfMovingNode, PayloadNode, AdapterNode, DynamicNode)
     ):
@@ -223,13 +274,17 @@ def travels(node: Node) -> bool:
 
 
 def role(node: Node) -> str:
-    """Name what happens to a field, in one or two words."""
+    """Return what happens to a field, in one or two words."""
     match node:
-        case KeptNode(guard=guard):
-            return guard.value
+        case HostNode():
+            return "host"
+        case HostOnlyNode():
+            return "host only"
+        case BorrowedNode():
+            return "borrowed"
         case DerivedNode():
             return "derived"
-        case CachedNode(inner=KeptNode() as inner):
+        case CachedNode(inner=HostNode() | HostOnlyNode() | BorrowedNode() as inner):
             return role(inner)
         case CachedNode():
             return "cached"
@@ -253,7 +308,7 @@ def role(node: Node) -> str:
 
 
 def why(node: Node) -> str:
-    """Say why a field has its role, as a clause."""
+    """Return why a field has its role, as a clause."""
     match node:
         case TensorNode():
             return "a tensor"
@@ -265,11 +320,11 @@ def why(node: Node) -> str:
             return f"`{cls.__name__}` has an adapter"
         case DynamicNode():
             return "walked at run time"
-        case KeptNode(guard=Guard.TENSOR):
+        case HostNode():
             return "a host type"
-        case KeptNode(guard=Guard.DEVICE_TENSOR):
+        case HostOnlyNode():
             return "marked `HostOnly`"
-        case KeptNode():
+        case BorrowedNode():
             return "marked `Borrowed`"
         case DerivedNode(inner=inner):
             return f"marked `Derived`: {why(inner)}"

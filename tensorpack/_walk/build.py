@@ -1,6 +1,5 @@
 """The making of twins: new leaves put where the walk has found the old ones."""
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -8,6 +7,7 @@ from tensorpack._leaves.adapters import adapter_of
 from tensorpack._leaves.host_types import PLAIN
 from tensorpack._leaves.tracing import has_extra, kept
 from tensorpack._plan.plan import ClassPlan
+from tensorpack._rules.containers import like
 from tensorpack._rules.markers import PLAN
 from tensorpack._walk.values import (
     Kind,
@@ -24,20 +24,6 @@ from tensorpack.errors import LeafCountError, LeafError
 __all__ = ["HELPERS", "Build", "prepared", "rebuild"]
 
 T = TypeVar("T")
-
-
-def like(value: Any, items: Any) -> Any:
-    """Put new items into a container of a value's own class."""
-    cls = type(value)
-    if cls is type(items):
-        return items
-    if cls is collections.defaultdict:
-        return collections.defaultdict(value.default_factory, items)
-    if cls is collections.deque:
-        return collections.deque(items, value.maxlen)
-    if hasattr(cls, "_fields"):
-        return tuple.__new__(cls, items)
-    return cls(items)
 
 
 class Build:

@@ -1,6 +1,5 @@
 """What a value is, as far as its lifetime goes: asked of values, not of annotations."""
 
-import collections
 import enum
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from tensorpack._leaves.stored import of_class
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._plan.structs import is_named_tuple
+from tensorpack._rules.containers import MAPPING_CLASSES, SEQUENCE_CLASSES
 from tensorpack._rules.markers import BASE, PLAN
 from tensorpack._walk.host_values import is_host_value
 from tensorpack.errors import UndecoratedError
@@ -34,8 +34,8 @@ __all__ = [
     "sequences",
 ]
 
-sequences = frozenset({list, tuple, collections.deque})
-mappings = frozenset({dict, collections.OrderedDict, collections.defaultdict})
+sequences = SEQUENCE_CLASSES
+mappings = MAPPING_CLASSES
 
 
 class Kind(enum.Enum):

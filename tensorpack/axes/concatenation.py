@@ -17,7 +17,7 @@ from tensorpack._rules.axes import (
     ShapeAxis,
     Size,
 )
-from tensorpack._walk.build import like
+from tensorpack._rules.containers import like
 from tensorpack.axes.padding import pad_of, rows_of_pad
 from tensorpack.axes.survey import Survey, check_known, dim_of, is_array, survey
 from tensorpack.axes.traversal import Place, Values, visited

@@ -13,9 +13,11 @@ from typing import Any
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._rules.markers import PLAN
 from tensorpack._rules.nodes import (
+    BorrowedNode,
     CachedNode,
     DerivedNode,
-    KeptNode,
+    HostNode,
+    HostOnlyNode,
     PropertyNode,
     TensorNode,
 )
@@ -50,7 +52,9 @@ def _getter(plan: ClassPlan) -> Callable[[Any], tuple[Any, ...]] | None:
         match field.node:
             case TensorNode() if not field.may_lack:
                 names.append(field.name)
-            case KeptNode() | DerivedNode() | CachedNode() | PropertyNode():
+            case HostNode() | HostOnlyNode() | BorrowedNode():
+                pass
+            case DerivedNode() | CachedNode() | PropertyNode():
                 pass
             case _:
                 return None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tensorpack._rules.axes import AxisMark, DimMark, Offsets, Size
-from tensorpack._walk.build import like
+from tensorpack._rules.containers import like
 from tensorpack.axes.survey import Survey, dim_of, is_array, size_at, survey
 from tensorpack.axes.traversal import Place, Values, visited
 from tensorpack.errors import AxisError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensorpack._rules.axes import AxisMark, DimMark, Index, Offsets, Size
-from tensorpack._walk.build import like
+from tensorpack._rules.containers import like
 from tensorpack.axes.chosen import Chosen, chosen_items, chosen_runs
 from tensorpack.axes.survey import (
     Survey,

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from tensorpack._plan.marks import axes_of
 from tensorpack._rules.axes import (
     Axis,
     AxisMark,
@@ -18,6 +17,7 @@ from tensorpack._rules.axes import (
     ShapeAxis,
     Size,
 )
+from tensorpack._rules.marks import axes_of
 from tensorpack._rules.nodes import Node, UnionNode
 from tensorpack._walk.values import a_class, payload_plan
 from tensorpack._walk.walk import walk

@@ -13,18 +13,19 @@ import attrs
 from torch import Tensor
 
 from tensorpack._leaves.adapters import adapter_of
-from tensorpack._plan.marks import axes_of, marks_in
 from tensorpack._plan.msgspec_structs import setter_of
 from tensorpack._plan.plan import FieldPlan
 from tensorpack._rules.axes import AxisMark
-from tensorpack._rules.containers import CLASSES
+from tensorpack._rules.containers import classes_of, like
+from tensorpack._rules.marks import axes_of, marks_in
 from tensorpack._rules.nodes import (
     AdapterNode,
+    BorrowedNode,
     CachedNode,
     DerivedNode,
     DynamicNode,
-    Guard,
-    KeptNode,
+    HostNode,
+    HostOnlyNode,
     MappingNode,
     NamedTupleNode,
     Node,
@@ -37,7 +38,7 @@ from tensorpack._rules.nodes import (
     TypedDictNode,
     UnionNode,
 )
-from tensorpack._walk.build import like, rebuild
+from tensorpack._walk.build import rebuild
 from tensorpack._walk.values import Kind, a_class, kind_of, payload_plan
 from tensorpack._walk.walk import walk
 from tensorpack.errors import AxisError, LeafError
@@ -180,11 +181,11 @@ class _Visit:
                 return self.adapted(place, values)
             case DynamicNode():
                 return self.dynamic(place, values)
-            case KeptNode(inside=SequenceNode() as inside) if any(marks_in(inside)):
+            case HostNode(inside=SequenceNode() as inside) if any(marks_in(inside)):
                 return self.sequence(inside, place, values)
-            case KeptNode(inside=inside) if inside and any(marks_in(inside)):
+            case HostNode(inside=inside) if inside and any(marks_in(inside)):
                 return self.value(inside, place, values)
-            case KeptNode():
+            case HostNode() | HostOnlyNode() | BorrowedNode():
                 return self.visitor.host(place, values)
             case SequenceNode():
                 return self.sequence(node, place, values)
@@ -202,7 +203,7 @@ class _Visit:
             case DerivedNode() | CachedNode() | PropertyNode():
                 return _first(values)  # the caller has passed over them
 
-    def sequence(self, node: SequenceNode, place: Place, lists: Values) -> Any:
+    def sequence(self, node: SequenceNode[type], place: Place, lists: Values) -> Any:
         """Go through sequences of any length."""
         first = _first(lists)
         if place.axes:
@@ -340,7 +341,7 @@ def _same_class(place: Place, values: Values) -> type:
     return type(first)
 
 
-def _arm(union: UnionNode, place: Place, values: Values) -> Node:
+def _arm(union: UnionNode[type], place: Place, values: Values) -> Node:
     """Return the arm of a union that all values belong to.
 
     Raises:
@@ -355,7 +356,7 @@ def _arm(union: UnionNode, place: Place, values: Values) -> Node:
     return found.pop()
 
 
-def _arm_of(union: UnionNode, value: Any) -> Node:
+def _arm_of(union: UnionNode[type], value: Any) -> Node:
     """Return the arm of a union that a value belongs to, as generated code does."""
     for arm in union.arms:
         match arm:
@@ -366,7 +367,7 @@ def _arm_of(union: UnionNode, value: Any) -> Node:
             case AdapterNode(cls=cls) | SelfMovingNode(cls=cls):
                 belongs = isinstance(value, cls)
             case SequenceNode(kind=kind) | MappingNode(kind=kind):
-                belongs = type(value) in CLASSES[kind]
+                belongs = type(value) in classes_of(kind)
             case NamedTupleNode(cls=cls):
                 belongs = type(value) is cls
             case TupleNode():
@@ -377,5 +378,5 @@ def _arm_of(union: UnionNode, value: Any) -> Node:
                 belongs = False
         if belongs:
             return arm
-    kept = (arm for arm in union.arms if isinstance(arm, KeptNode))
-    return next(kept, KeptNode(Guard.TENSOR))
+    kept = (HostNode, HostOnlyNode, BorrowedNode)
+    return next((arm for arm in union.arms if isinstance(arm, kept)), HostNode())

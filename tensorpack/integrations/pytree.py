@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from tensorpack._plan.msgspec_structs import is_struct, setter_of
 from tensorpack._rules.nodes import (
-    KeptNode,
+    HostNode,
     Node,
     PayloadNode,
     UnionNode,
@@ -143,7 +143,7 @@ def _is_kept(value: Any, node: Node) -> bool:
     """Tell whether a field has no child: nothing is there, or a union's host value."""
     if not isinstance(node, UnionNode):
         return value is None
-    arms = (arm.types for arm in node.arms if isinstance(arm, KeptNode))
+    arms = (arm.types for arm in node.arms if isinstance(arm, HostNode))
     return value is None or any(isinstance(value, types) for types in arms)
 
 

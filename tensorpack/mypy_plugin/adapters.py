@@ -11,6 +11,7 @@ from mypy.nodes import MypyFile, TypeInfo
 from mypy.types import Instance, TupleType, get_proper_type
 
 from tensorpack.mypy_plugin.calls import named_in_calls
+from tensorpack.mypy_plugin.checked_class import CheckedClass
 from tensorpack.mypy_plugin.names import (
     ADAPTER,
     BASE,
@@ -19,16 +20,15 @@ from tensorpack.mypy_plugin.names import (
     REGISTER,
     TAG,
 )
-from tensorpack.mypy_plugin.scene import Scene
 
 __all__ = ["derives_from_payload", "has_adapter", "is_payload"]
 
 
-def is_payload(info: TypeInfo, scene: Scene) -> bool:
+def is_payload(info: TypeInfo, checked: CheckedClass) -> bool:
     """Tell whether a class is a payload itself."""
-    if info is scene.info or TAG in info.metadata or info.fullname == BASE:
+    if info is checked.info or TAG in info.metadata or info.fullname == BASE:
         return True
-    return _names(info.fullname, info, scene, _adopted)
+    return _names(info.fullname, info, checked, _adopted)
 
 
 def derives_from_payload(info: TypeInfo) -> bool:
@@ -36,12 +36,12 @@ def derives_from_payload(info: TypeInfo) -> bool:
     return any(TAG in b.metadata or b.fullname == BASE for b in info.mro[1:])
 
 
-def has_adapter(info: TypeInfo, scene: Scene) -> bool:
+def has_adapter(info: TypeInfo, checked: CheckedClass) -> bool:
     """Tell whether a class has an adapter, its own or a base's."""
     for base in info.mro[:-1]:
         if base.fullname in READY_ADAPTERS:
             return True
-        if _names(base.fullname, base, scene, _adapted):
+        if _names(base.fullname, base, checked, _adapted):
             return True
     return False
 
@@ -49,11 +49,11 @@ def has_adapter(info: TypeInfo, scene: Scene) -> bool:
 _Named = Callable[[MypyFile, int | None], Iterator[str]]
 
 
-def _names(fullname: str, info: TypeInfo, scene: Scene, named: _Named) -> bool:
+def _names(fullname: str, info: TypeInfo, checked: CheckedClass, named: _Named) -> bool:
     """Tell whether a module that counts names a class."""
-    if fullname in named(scene.module, scene.cls.line):
+    if fullname in named(checked.module, checked.cls.line):
         return True
-    return any(fullname in named(module, None) for module in scene.searched(info))
+    return any(fullname in named(module, None) for module in checked.searched(info))
 
 
 def _adopted(module: MypyFile, before: int | None) -> Iterator[str]:

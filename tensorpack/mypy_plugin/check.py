@@ -8,147 +8,129 @@ from mypy.nodes import (
     Expression,
     StrExpr,
     TypeAlias,
-    TypeInfo,
 )
-from mypy.tvar_scope import TypeVarLikeScope
-from mypy.types import Type, TypeAliasType
+from mypy.types import Type
 
+from tensorpack._rules import refusals
+from tensorpack._rules.markers import Marker
+from tensorpack._rules.refusals import RefusedError
+from tensorpack.mypy_plugin.annotations import markers_of, node_of
+from tensorpack.mypy_plugin.checked_class import CheckedClass
 from tensorpack.mypy_plugin.fields import Field, fields_of, lost_fields
-from tensorpack.mypy_plugin.late import late_name
-from tensorpack.mypy_plugin.markers import marker_of
-from tensorpack.mypy_plugin.names import ALIASES, LIFETIME, Marker
-from tensorpack.mypy_plugin.nodes import Refusal, RefusedError, refuse
-from tensorpack.mypy_plugin.reading import Inside, node_of
-from tensorpack.mypy_plugin.remedies import refuse_unknown
-from tensorpack.mypy_plugin.scene import Scene
+from tensorpack.mypy_plugin.markers import may_be_marked
+from tensorpack.mypy_plugin.names import LIFETIME
 from tensorpack.mypy_plugin.spelling import spell
+from tensorpack.mypy_plugin.type_table import Inside
+from tensorpack.mypy_plugin.unresolved_names import unresolved_name
 
 __all__ = ["check_fields"]
 
 
-def check_fields(scene: Scene) -> None:
+_IN_ALIAS = (
+    "Or, if `{alias}` is marked by `Annotated`, write `HostOnly[...]` in it: mypy "
+    "drops what `Annotated` adds in an alias."
+)
+
+
+def check_fields(checked: CheckedClass) -> None:
     """Report every field of a class that has no lifetime support, on its line."""
-    corrections = _corrections(scene)
-    for field in fields_of(scene):
+    corrections = _corrections(checked)
+    for field in fields_of(checked):
         correction = corrections.get(field.name)
         if field.name in corrections and correction is None:
             continue
         tp = correction or field.type
         try:
-            _read(field, tp, scene, is_corrected=correction is not None)
+            _read(field, tp, checked, is_corrected=correction is not None)
         except RefusedError as error:
             annotation = spell(tp) if tp is not None else field.name
-            _report(scene, field.name, error.refusal, annotation, field.context)
-    _check_lost(scene)
-    scene.leave()
+            _report(checked, field.name, error, annotation, field.context)
+    _check_lost(checked)
 
 
-def _read(field: Field, tp: Type | None, scene: Scene, *, is_corrected: bool) -> None:
+def _read(
+    field: Field, tp: Type | None, checked: CheckedClass, *, is_corrected: bool
+) -> None:
     """Read the type of a field.
 
     Raises:
         RefusedError: it has no lifetime support.
     """
     if not field.is_kept:
-        refuse(
-            f"InitVar[{spell(tp)}]" if tp else field.name,
-            "is given to `__init__` alone and kept nowhere, so it cannot travel",
-            "Make it a field, or compute from it before the class is made.",
-        )
+        refusals.INIT_ONLY.refuse(f"InitVar[{spell(tp)}]" if tp else field.name)
     if tp is None:
-        way = f"Write `{field.name}: Tensor`, say."
-        refuse(field.name, "has no annotation", way)
+        refusals.NO_ANNOTATION.refuse(field.name)
+    aliases: list[TypeAlias] = []
     if field.written is not None and not is_corrected:
-        aliases: list[TypeAlias] = []
-        late = late_name(field.written, scene, aliases)
-        if late is not None:
-            refuse_unknown(late)
-        if aliases:
-            tp = _marked_again(field.written, aliases, scene) or tp
-    inner = _derived_from(tp)
-    if inner is None:
-        node_of(tp, Inside(scene))
+        unresolved = unresolved_name(field.written, checked, aliases)
+        if unresolved is not None:
+            refusals.UNKNOWN_NAME.refuse(unresolved)
+    try:
+        _read_type(field, tp, checked)
+    except RefusedError as error:
+        for alias in aliases:
+            if may_be_marked(alias, checked.api.modules):
+                error.remedies += (_IN_ALIAS.format(alias=alias.name),)
+                break
+        raise
+
+
+def _read_type(field: Field, tp: Type, checked: CheckedClass) -> None:
+    """Read the type of a field that has one."""
+    markers, inner = markers_of(tp)
+    if markers != [Marker.DERIVED]:
+        node_of(tp, Inside(checked))
         return
     if not field.has_default:
-        refuse(
-            spell(tp),
-            "needs a default, which a moved copy gets in its place",
-            f"Write `{field.name}: {spell(tp)} = None`.",
-        )
-    node_of(inner, Inside(scene))
-
-
-def _marked_again(written: Type, aliases: list[TypeAlias], scene: Scene) -> Type | None:
-    """Analyze an annotation again if it names an alias that lost its marker."""
-    markers = {a.fullname: marker_of(a, scene.api.modules) for a in aliases}
-    found = {name: marker for name, marker in markers.items() if marker is not None}
-    if not found:
-        return None
-    scene.marked.update(found)
-    variables = TypeVarLikeScope()
-    for variable in scene.cls.type_vars:
-        variables.bind_existing(variable)
-    return scene.api.anal_type(written, tvar_scope=variables)
-
-
-def _derived_from(tp: Type) -> Type | None:
-    """Give `T` of `Derived[T]`, else None."""
-    while isinstance(tp, TypeAliasType) and tp.alias is not None:
-        if ALIASES.get(tp.alias.fullname) is Marker.DERIVED:
-            return tp._expand_once()
-        tp = tp._expand_once()
-    return None
+        refusals.NO_DEFAULT.refuse(spell(tp), field=field.name)
+    node_of(inner, Inside(checked))
 
 
 def _report(
-    scene: Scene, name: str, refusal: Refusal, annotation: str, context: Context
+    checked: CheckedClass,
+    name: str,
+    error: RefusedError,
+    annotation: str,
+    context: Context,
 ) -> None:
-    where = f"{scene.info.name.partition('@')[0]}.{name}"
-    scene.api.fail(refusal.sentence(where, annotation), context, code=LIFETIME)
+    sentence = error.at(name, annotation).sentence(checked.name)
+    checked.api.fail(sentence, context, code=LIFETIME)
 
 
-def _check_lost(scene: Scene) -> None:
+def _check_lost(checked: CheckedClass) -> None:
     """Report annotations that attrs or `dataclasses` has not made fields."""
-    own = scene.info.name.partition("@")[0]
-    for base, name, var, context in lost_fields(scene):
+    for base, name, var, context in lost_fields(checked):
         text = spell(var.type) if var.type is not None else name
-        way = _how_to_be_field(scene.info, base, name, text)
-        reason = (
-            f"is annotated in `{base.name}` but is no field of `{own}`, so its value "
-            "would be lost"
+        maker = "attrs" if "attrs" in base.metadata else ""
+        if "dataclass" in base.metadata:
+            maker = maker or "dataclass"
+        error = refusals.lost_field(
+            name,
+            text,
+            owner=base.name,
+            cls=checked.name,
+            is_own=base is checked.info,
+            maker=maker,
         )
-        host = f"Or write `ClassVar[{text}]` if it belongs to the class."
-        _report(scene, name, Refusal(text, reason, (way, host)), text, context)
+        _report(checked, name, error, text, context)
 
 
-def _how_to_be_field(info: TypeInfo, base: TypeInfo, name: str, text: str) -> str:
-    """Say what makes a field of an annotation, by what made the classes."""
-    own = info.name.partition("@")[0]
-    if base is info:
-        return f"Write `{name}: {text} = attrs.field(...)`, as for the other fields."
-    if "attrs" in base.metadata:
-        return f"Decorate `{own}` with `@attrs.define` under `@payload`."
-    if "dataclass" in base.metadata:
-        return f"Decorate `{own}` with `@dataclasses.dataclass` under `@payload`."
-    return f"Decorate `{base.name}` with `@attrs.define` or `@payload`."
-
-
-def _corrections(scene: Scene) -> dict[str, Type | None]:
+def _corrections(checked: CheckedClass) -> dict[str, Type | None]:
     """Give the types of `@payload(fields={...})`; None where one cannot be read."""
     found: dict[str, Type | None] = {}
-    if not isinstance(scene.reason, CallExpr):
+    if not isinstance(checked.reason, CallExpr):
         return found
-    for name, given in zip(scene.reason.arg_names, scene.reason.args, strict=True):
+    for name, given in zip(checked.reason.arg_names, checked.reason.args, strict=True):
         if name == "fields" and isinstance(given, DictExpr):
             for key, value in given.items:
                 if isinstance(key, StrExpr):
-                    found[key.value] = _as_type(value, scene)
+                    found[key.value] = _as_type(value, checked)
     return found
 
 
-def _as_type(expression: Expression, scene: Scene) -> Type | None:
+def _as_type(expression: Expression, checked: CheckedClass) -> Type | None:
     """Read an expression as a type."""
-    api = scene.api
+    api = checked.api
     try:
         written = expr_to_unanalyzed_type(expression, api.options, api.is_stub_file)
     except TypeTranslationError:

@@ -14,14 +14,16 @@ from mypy.nodes import (
 )
 from mypy.types import CallableType, Instance, Type, get_proper_type
 
+from tensorpack._rules import host_types
+
 __all__ = [
-    "HOST",
     "TENSOR",
     "annotated",
     "announced",
     "bases_of",
     "cached_in",
-    "is_host",
+    "is_annotated",
+    "is_host_class",
     "is_separator",
     "is_tensor",
     "owns_lifetime",
@@ -30,32 +32,7 @@ __all__ = [
 ]
 
 TENSOR: Final = "torch._tensor.Tensor"
-HOST: Final = frozenset(
-    {
-        "builtins.bool",
-        "builtins.int",
-        "builtins.float",
-        "builtins.complex",
-        "builtins.str",
-        "builtins.bytes",
-        "builtins.range",
-        "builtins.slice",
-        "datetime.datetime",
-        "datetime.date",
-        "datetime.time",
-        "datetime.timedelta",
-        "datetime.timezone",
-        "uuid.UUID",
-        *(
-            f"torch.{inside}{name}"
-            for inside in ("", "_C.")
-            for name in ("dtype", "device", "Size", "layout", "memory_format")
-        ),
-    }
-)
-_HOST_BASES = frozenset(
-    {"numpy.ndarray", "numpy.generic", "pathlib.PurePath", "pathlib._local.PurePath"}
-)
+_EXACT = frozenset(n for e in host_types.EXACT for n in host_types.full_names(e))
 
 
 def bases_of(info: TypeInfo) -> set[str]:
@@ -68,11 +45,11 @@ def is_tensor(info: TypeInfo) -> bool:
     return TENSOR in bases_of(info)
 
 
-def is_host(info: TypeInfo) -> bool:
-    """Tell whether every value of a class is a host value."""
-    if info.fullname in HOST or info.is_enum:
+def is_host_class(info: TypeInfo) -> bool:
+    """Return whether a class is a host type where it is written as an annotation."""
+    if info.fullname in _EXACT or info.is_enum:
         return True
-    return not _HOST_BASES.isdisjoint(bases_of(info))
+    return not host_types.BASES.isdisjoint(bases_of(info))
 
 
 def owns_lifetime(info: TypeInfo) -> bool:
@@ -200,6 +177,23 @@ def is_separator(node: Var) -> bool:
     """Tell whether a name only says that keyword-only fields follow."""
     tp = get_proper_type(node.type)
     return isinstance(tp, Instance) and tp.type.fullname == "dataclasses.KW_ONLY"
+
+
+def is_annotated(info: TypeInfo, modules: Mapping[str, MypyFile]) -> bool:
+    """Return whether a class or a base of it annotates a name in its body.
+
+    What a stub annotates, the code may not.
+    """
+    return any(
+        _is_in_body(base, name, symbol)
+        for base in info.mro
+        if (module := modules.get(base.module_name)) and not module.is_stub
+        for name, symbol in base.names.items()
+        if isinstance(symbol.node, Var)
+        and symbol.node.type is not None
+        and not symbol.node.is_inferred
+        and not symbol.plugin_generated
+    )
 
 
 def announced(

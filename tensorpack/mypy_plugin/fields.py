@@ -19,9 +19,9 @@ from mypy.types import AnyType, Instance, TupleType, Type, TypeVarType, get_prop
 from mypy.typevars import fill_typevars
 from mypy.util import unmangle
 
+from tensorpack.mypy_plugin.checked_class import CheckedClass
 from tensorpack.mypy_plugin.classes import annotated, announced, is_separator
 from tensorpack.mypy_plugin.names import TAG
-from tensorpack.mypy_plugin.scene import Scene
 
 __all__ = ["Field", "fields_of", "lost_fields"]
 
@@ -48,30 +48,30 @@ class Field(NamedTuple):
     is_kept: bool = True
 
 
-def fields_of(scene: Scene) -> Iterator[Field]:
+def fields_of(checked: CheckedClass) -> Iterator[Field]:
     """Iterate the fields that the class itself has to answer for, in their order.
 
     A field that a payload above has declared is that one's, unless this class binds a
     type variable in it.
     """
-    statements = dict(_statements(scene))
-    for made in _made(scene.info):
+    statements = dict(_statements(checked))
+    for made in _made(checked.info):
         name, default = made["name"], bool(made["has_default"])
         statement = statements.get(name)
         if statement is not None:
-            symbol = scene.info.names.get(name)
+            symbol = checked.info.names.get(name)
             var = symbol.node if symbol and isinstance(symbol.node, Var) else None
             if var is None or not is_separator(var):
                 tp, written = var.type if var else None, statement.unanalyzed_type
                 kept = not made.get("is_init_var")
                 yield Field(name, tp, written, statement, default, is_kept=kept)
             continue
-        owner = _owner(scene.info, name)
-        if owner is None or _is_property(scene.info, name):
+        owner = _owner(checked.info, name)
+        if owner is None or _is_property(checked.info, name):
             continue
-        if not _is_settled(scene.info, owner, name):
-            tp = _inherited(scene.info, owner, name)
-            yield Field(name, tp, None, scene.cls, default)
+        if not _is_settled(checked.info, owner, name):
+            tp = _inherited(checked.info, owner, name)
+            yield Field(name, tp, None, checked.cls, default)
 
 
 def _made(info: TypeInfo) -> list[dict[str, Any]]:
@@ -81,9 +81,9 @@ def _made(info: TypeInfo) -> list[dict[str, Any]]:
     return made
 
 
-def _statements(scene: Scene) -> Iterator[tuple[str, AssignmentStmt]]:
+def _statements(checked: CheckedClass) -> Iterator[tuple[str, AssignmentStmt]]:
     """Iterate the assignments of the class body, by the name that each assigns."""
-    for statement in scene.cls.defs.body:
+    for statement in checked.cls.defs.body:
         if isinstance(statement, AssignmentStmt):
             for target in statement.lvalues:
                 if isinstance(target, NameExpr):
@@ -141,14 +141,14 @@ def _inherited(info: TypeInfo, owner: TypeInfo, name: str) -> Type | None:
     return expand_type_by_instance(node.type, _seen_from(info, owner))
 
 
-def lost_fields(scene: Scene) -> Iterator[tuple[TypeInfo, str, Var, Context]]:
+def lost_fields(checked: CheckedClass) -> Iterator[tuple[TypeInfo, str, Var, Context]]:
     """Iterate annotations in the bases, and the class, that are no fields of it."""
-    names = {made["name"] for made in _made(scene.info)}
-    statements = dict(_statements(scene))
-    for base in reversed(scene.info.mro):
+    names = {made["name"] for made in _made(checked.info)}
+    statements = dict(_statements(checked))
+    for base in reversed(checked.info.mro):
         if base.fullname in _NO_FIELDS or base.is_protocol:
             continue
-        for name, var in announced(base, scene.api.modules):
+        for name, var in announced(base, checked.api.modules):
             if name not in names:
-                own = statements.get(name) if base is scene.info else None
-                yield base, name, var, own or scene.cls
+                own = statements.get(name) if base is checked.info else None
+                yield base, name, var, own or checked.cls

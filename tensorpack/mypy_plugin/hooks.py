@@ -17,12 +17,12 @@ from mypy.types import Type
 
 from tensorpack.mypy_plugin.calls import note_call
 from tensorpack.mypy_plugin.check import check_fields
+from tensorpack.mypy_plugin.checked_class import CheckedClass, imported_names
 from tensorpack.mypy_plugin.config import read_config
 from tensorpack.mypy_plugin.making import decorates, make, tag
-from tensorpack.mypy_plugin.markers import read_alias, read_annotated
+from tensorpack.mypy_plugin.markers import read_annotated
 from tensorpack.mypy_plugin.methods import add_methods
-from tensorpack.mypy_plugin.names import BASE, PAYLOAD, REGISTER, TAG, Marker
-from tensorpack.mypy_plugin.scene import Scene, imported_names
+from tensorpack.mypy_plugin.names import BASE, PAYLOAD, REGISTER, TAG
 from tensorpack.mypy_plugin.undecorated import check_undecorated
 
 __all__ = ["TensorpackPlugin"]
@@ -37,7 +37,6 @@ class TensorpackPlugin(Plugin):
         super().__init__(options)
         self._config = read_config(options)
         self._version = _digest()
-        self._marked: dict[str, Marker] = {}
 
     def report_config_data(self, ctx: object) -> Any:  # noqa: ARG002  # it is mypy's
         """Name what a cached result depends on: the settings and the plugin's text."""
@@ -71,10 +70,10 @@ class TensorpackPlugin(Plugin):
         """Make a payload class; ask for another pass if a base is not ready."""
         if not make(ctx, self._config):
             return False
-        scene = Scene(ctx, self._config, self._marked)
-        add_methods(scene)
+        checked = CheckedClass(ctx, self._config)
+        add_methods(checked)
         if not ctx.api.is_stub_file:  # the class was judged where it was made
-            check_fields(scene)
+            check_fields(checked)
         return True
 
     def get_base_class_hook(
@@ -100,9 +99,6 @@ class TensorpackPlugin(Plugin):
         self, fullname: str
     ) -> Callable[[AnalyzeTypeContext], Type] | None:
         """Keep the markers in `Annotated[...]`, which mypy would forget."""
-        marker = self._marked.get(fullname)  # called for every name in any annotation
-        if marker is not None:
-            return lambda ctx: read_alias(ctx, marker)
         return read_annotated if fullname in _ANNOTATED else None
 
 
@@ -112,5 +108,7 @@ _PRIORITY = 10
 
 def _digest() -> str:
     """Digest the plugin's text: a cached result of another version does not count."""
-    texts = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    here = Path(__file__).parent
+    paths = [*here.glob("*.py"), *(here.parent / "_rules").glob("*.py")]
+    texts = [path.read_bytes() for path in sorted(paths)]
     return hashlib.sha256(b"".join(texts)).hexdigest()

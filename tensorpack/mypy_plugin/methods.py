@@ -21,8 +21,8 @@ from mypy.types import (
 )
 from mypy.typevars import fill_typevars
 
+from tensorpack.mypy_plugin.checked_class import CheckedClass
 from tensorpack.mypy_plugin.names import BASE
-from tensorpack.mypy_plugin.scene import Scene
 
 __all__ = ["add_methods"]
 
@@ -30,19 +30,19 @@ _ALWAYS = ("to_device", "record_stream", "payload_keys", "host_keys")
 _COURTESIES = ("to", "pin_memory")
 
 
-def add_methods(scene: Scene) -> None:
+def add_methods(checked: CheckedClass) -> None:
     """Add the methods that `@payload` installs, unless the base shows them."""
-    if scene.info.has_base(BASE):
+    if checked.info.has_base(BASE):
         return
-    symbol = scene.api.lookup_fully_qualified_or_none(BASE)
+    symbol = checked.api.lookup_fully_qualified_or_none(BASE)
     if symbol is None or not isinstance(symbol.node, TypeInfo):
         return
     for name in _ALWAYS:
-        if not _writes(scene.info, name):
-            _add(scene, symbol.node, name)
+        if not _writes(checked.info, name):
+            _add(checked, symbol.node, name)
     for name in _COURTESIES:
-        if not _writes(scene.info, name) and not _has_field(scene.info, name):
-            _add(scene, symbol.node, name)
+        if not _writes(checked.info, name) and not _has_field(checked.info, name):
+            _add(checked, symbol.node, name)
 
 
 def _writes(info: TypeInfo, name: str) -> bool:
@@ -57,7 +57,7 @@ def _has_field(info: TypeInfo, name: str) -> bool:
     return symbol is not None and isinstance(symbol.node, Var)
 
 
-def _add(scene: Scene, base: TypeInfo, name: str) -> None:
+def _add(checked: CheckedClass, base: TypeInfo, name: str) -> None:
     """Copy one method of the base into the class, with `Self` for the class."""
     node = base.names[name].node
     func = node.func if isinstance(node, Decorator) else node
@@ -68,16 +68,16 @@ def _add(scene: Scene, base: TypeInfo, name: str) -> None:
         return
     own = TypeVarType(
         "Self",
-        f"{scene.info.fullname}.{name}.Self",
-        TypeVarId(-1, namespace=f"{scene.info.fullname}.{name}"),
+        f"{checked.info.fullname}.{name}.Self",
+        TypeVarId(-1, namespace=f"{checked.info.fullname}.{name}"),
         [],
-        fill_typevars(scene.info),
+        fill_typevars(checked.info),
         AnyType(TypeOfAny.from_omitted_generics),
     )
     is_class = func.is_class
     added = add_method_to_class(
-        scene.api,
-        scene.cls,
+        checked.api,
+        checked.cls,
         name,
         _arguments(signature, base, own),
         _as_own(signature.ret_type, base, own),

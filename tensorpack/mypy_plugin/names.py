@@ -1,10 +1,12 @@
 """What the plugin knows by full name, and the errors that it reports."""
 
-import enum
 from collections.abc import Mapping
 from typing import Final
 
 from mypy.errorcodes import ErrorCode
+
+from tensorpack._rules import markers
+from tensorpack._rules.markers import Marker
 
 __all__ = [
     "ADAPTER",
@@ -18,7 +20,6 @@ __all__ = [
     "REGISTER",
     "TAG",
     "UNDECORATED",
-    "Marker",
 ]
 
 PAYLOAD: Final = "tensorpack._payload.payload"
@@ -55,18 +56,8 @@ UNDECORATED: Final = ErrorCode(
     "tensorpack",
 )
 
-
-class Marker(enum.Enum):
-    """What a field's author says about it, against what its type says."""
-
-    HOST_ONLY = "HostOnly"
-    BORROWED = "Borrowed"
-    DERIVED = "Derived"
-    DYNAMIC = "Dynamic"
-
-
 ALIASES: Mapping[str, Marker] = {
-    f"tensorpack._rules.markers.{marker.value}": marker for marker in Marker
+    f"{markers.__name__}.{marker.value}": marker for marker in Marker
 }
 """The generic aliases: `HostOnly[T]`."""
 
@@ -74,8 +65,8 @@ MARKERS: Mapping[str, Marker] = {
     name: marker
     for marker in Marker
     for name in (
-        f"tensorpack._rules.markers.{marker.name.lower()}",
-        f"tensorpack._rules.markers.Marker.{marker.name}",
+        f"{markers.__name__}.{marker.name.lower()}",
+        f"{markers.__name__}.{Marker.__name__}.{marker.name}",
     )
 }
-"""What stands in `Annotated[T, ...]`."""
+"""The metadata of `Annotated[T, ...]`."""

@@ -6,6 +6,7 @@ from mypy.nodes import AssignmentStmt, ClassDef, NameExpr, Var
 from mypy.plugin import ClassDefContext
 from mypy.types import UnboundType
 
+from tensorpack.errors import UndecoratedError
 from tensorpack.mypy_plugin.names import BASE, TAG, UNDECORATED
 
 __all__ = ["check_undecorated"]
@@ -23,14 +24,9 @@ def check_undecorated(ctx: ClassDefContext) -> None:
     lost = list(_own_fields(ctx.cls))
     if not is_family or not lost:
         return
-    above = f" derives from the payload `{payloads[0].name}` but" if payloads else ""
-    fields = ", ".join(f"`{name}`" for name in lost)
-    ctx.api.fail(
-        f"`{info.name}`{above} is not decorated with `@payload`. Its fields {fields} "
-        f"would be lost. Decorate `{info.name}` with `@payload`.",
-        ctx.cls,
-        code=UNDECORATED,
-    )
+    base = payloads[0].name if payloads else ""
+    text = str(UndecoratedError(cls=info.name, base=base, lost=lost))
+    ctx.api.fail(text, ctx.cls, code=UNDECORATED)
 
 
 def _own_fields(cls: ClassDef) -> Iterator[str]:

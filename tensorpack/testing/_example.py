@@ -15,8 +15,8 @@ from tensorpack._plan.namespace import (
     Namespace,
     Placeholder,
     Unresolved,
-    spell,
 )
+from tensorpack._plan.spelling import spell
 from tensorpack._plan.structs import (
     Member,
     declared_keys,

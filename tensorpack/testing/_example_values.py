@@ -1,7 +1,5 @@
 """The values that examples are made of: tensors, containers, host values."""
 
-import collections
-import collections.abc
 import datetime as dt
 import enum
 import importlib
@@ -16,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensorpack._leaves.adapters import is_tensor_type
-from tensorpack._rules.containers import MAPPINGS, SEQUENCES
+from tensorpack._rules.containers import BY_ANNOTATION, CONTAINERS
 
 __all__ = ["MAKERS", "CannotError", "Values", "another", "container_kind"]
 
@@ -34,35 +32,15 @@ class _Makers:
 
 
 MAKERS = _Makers(
-    sequences={
-        "list": list,
-        "tuple": tuple,
-        "Sequence": list,
-        "deque": collections.deque,
-        "set": set,
-        "frozenset": frozenset,
-    },
-    mappings={
-        "dict": dict,
-        "Mapping": dict,
-        "OrderedDict": collections.OrderedDict,
-        "defaultdict": lambda items: collections.defaultdict(list, items),
-    },
+    sequences={n: row.make for n, row in CONTAINERS.items() if row.holds != "key"},
+    mappings={n: row.make for n, row in CONTAINERS.items() if row.holds == "key"},
 )
-
-_KINDS: Mapping[object, str] = {
-    **SEQUENCES,
-    **MAPPINGS,
-    tuple: "tuple",
-    set: "set",
-    collections.abc.Set: "set",
-    frozenset: "frozenset",
-}
 
 
 def container_kind(tp: object) -> str | None:
     """Name the kind of a container type."""
-    return _KINDS.get(tp) if type(tp).__hash__ is not None else None
+    row = BY_ANNOTATION.get(tp) if type(tp).__hash__ is not None else None
+    return row.name if row is not None else None
 
 
 _HOST: Mapping[type, object] = {

@@ -206,7 +206,7 @@ Package = Callable[..., None]
 def told(field: str, annotation: str = "object") -> str:
     """Give the refusal of a field whose annotation says nothing."""
     return (
-        f"`{field}`: `{annotation}` says nothing of what is inside. Name the types "
+        f"`{field}`: `{annotation}` does not say what it contains. Name the types "
         "(`list[Tensor]`, `dict[str, Tensor]`). Or write "
         f"`Dynamic[{annotation}]` to have its values walked at run time. Or write "
         f"`HostOnly[{annotation}]` if it stays on the host."

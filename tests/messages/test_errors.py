@@ -31,8 +31,20 @@ ERRORS = (
     LifetimeError(
         cls="Batch",
         refusals=[
-            Refusal("meta", "dict[str, Any]", "Any", "says nothing", ("Write `X`.",)),
-            Refusal("x", "Any", "Any", "says nothing", ("Write `X`.", "Or `Y`.")),
+            Refusal(
+                "meta",
+                "dict[str, Any]",
+                "Any",
+                "does not say what it contains",
+                ("Write `X`.",),
+            ),
+            Refusal(
+                "x",
+                "Any",
+                "Any",
+                "does not say what it contains",
+                ("Write `X`.", "Or `Y`."),
+            ),
         ],
     ),
     DefinitionError(cls="Batch", problem="it is bad", remedy="Mend it."),

@@ -267,8 +267,8 @@ def message(act: Callable[[], object]) -> str:
 
 
 OPEN = (
-    "says nothing of what is inside. Name the types (`list[Tensor]`, "
-    "`dict[str, Tensor]`)."
+    "does not say what it contains. Name the types (`list[Tensor]`, `dict[str, "
+    "Tensor]`)."
 )
 
 REFUSED: list[tuple[Any, str]] = [
@@ -313,8 +313,8 @@ REFUSED: list[tuple[Any, str]] = [
     (
         Data,
         (
-            "`Data` has fields that are no host types, and is no payload. Decorate "
-            "`Data` with `@payload`, or call `payload(Data)`. Or write "
+            "`Data` has fields that are not host types, and is not a payload. "
+            "Decorate `Data` with `@payload`, or call `payload(Data)`. Or write "
             "`HostOnly[Data]` if it never holds device memory."
         ),
     ),
@@ -328,46 +328,46 @@ REFUSED: list[tuple[Any, str]] = [
     (
         torch.nn.Linear,
         (
-            "`Linear` is a module, which moves in place and cannot be recorded. Write "
-            "`Borrowed[Linear]` to hand on the same object."
+            "`Linear` is a module, which moves in place and cannot be recorded. "
+            "Write `Borrowed[Linear]` to pass on the same object."
         ),
     ),
     (
         torch.Stream,
         (
             "`Stream` belongs to a device and does not travel. Write "
-            "`Borrowed[Stream]` to hand on the same object."
+            "`Borrowed[Stream]` to pass on the same object."
         ),
     ),
     (
         Mine,
         (
-            "`Mine` is a container class of its own, which cannot be rebuilt for "
-            "certain. Write a `LifetimeAdapter[Mine]`. Or write `HostOnly[Mine]` if "
-            "it never holds device memory."
+            "`Mine` is a custom container, which tensorpack cannot rebuild. "
+            "Write a `LifetimeAdapter[Mine]`. Or write `HostOnly[Mine]` if it "
+            "never holds device memory."
         ),
     ),
     (
         Shouting,
         (
-            "`Shouting` records streams, but nobody can tell how to move it or where "
-            "it is. Give `Shouting` a `to_device` or `to`, and an `is_cuda` or "
-            "`device`. Or write a `LifetimeAdapter[Shouting]`."
+            "`Shouting` has `record_stream` but no `to_device`/`to`, or no "
+            "`is_cuda`/`device`. Add a `to_device` or `to`, and an `is_cuda` or "
+            "`device`, to `Shouting`. Or write a `LifetimeAdapter[Shouting]`."
         ),
     ),
     (
         Callable[[], int],
         (
-            "`Callable[[], int]` is code, and nobody can tell what it holds on to. "
-            "Write `HostOnly[Callable[[], int]]` if it never holds device memory."
+            "`Callable[[], int]` is a callable, which may capture tensors. Write "
+            "`HostOnly[Callable[[], int]]` if it never holds device memory."
         ),
     ),
     (
         Iterable[Tensor],
         (
-            "`Iterable[Tensor]` says too little: a value of another class would have "
-            "to come back. Write `Sequence[...]`, `Mapping[...]` or a container's "
-            "own name. Or write `HostOnly[Iterable[Tensor]]` if it never holds "
+            "`Iterable[Tensor]` is abstract, so a move could not rebuild the "
+            "same class. Write `Sequence[...]`, `Mapping[...]` or the name of a "
+            "container. Or write `HostOnly[Iterable[Tensor]]` if it never holds "
             "device memory."
         ),
     ),
@@ -384,20 +384,20 @@ REFUSED: list[tuple[Any, str]] = [
     (
         "int[Tensor]",
         (
-            "`int[Tensor]` cannot be read: TypeError: type 'int' is not subscriptable. "
-            "Mend the annotation."
+            "`int[Tensor]` cannot be read: TypeError: type 'int' is not "
+            "subscriptable. Fix the annotation."
         ),
     ),
     (
         "Nobody(3)",
         (
-            "`Nobody(3)` cannot be read: TypeError: the name `Nobody` is not known. "
-            "Mend the annotation."
+            "`Nobody(3)` cannot be read: TypeError: the name `Nobody` is not "
+            "known. Fix the annotation."
         ),
     ),
     (
         "ITSELF",
-        "`ITSELF` is a name that stands for itself. Mend the annotation.",
+        "`ITSELF` refers to itself. Fix the annotation.",
     ),
     (
         Late("Late"),
@@ -409,7 +409,7 @@ REFUSED: list[tuple[Any, str]] = [
     (
         torch.tensor,
         (
-            "`tensor` is a function, no type. Write the type: `Tensor` for "
+            "`tensor` is a function, not a type. Write the type: `Tensor` for "
             "`torch.tensor`, `np.ndarray` for `np.array`. Or mark the field "
             "`HostOnly` if it stays on the host."
         ),
@@ -417,29 +417,29 @@ REFUSED: list[tuple[Any, str]] = [
     (
         [Tensor],
         (
-            "`[Tensor]` is a list, no type. Write `list[...]`: `list[Tensor]`, "
-            "`dict[str, Tensor]`."
+            "`[Tensor]` is a list, not a type. Write `list[...]`: "
+            "`list[Tensor]`, `dict[str, Tensor]`."
         ),
     ),
     (
         dict[str, [int]],  # type: ignore[misc]
         (
-            "`[int]` (in `dict[str, [int]]`) is a list, no type. Write `list[...]`: "
-            "`list[Tensor]`, `dict[str, Tensor]`."
+            "`[int]` (in `dict[str, [int]]`) is a list, not a type. Write "
+            "`list[...]`: `list[Tensor]`, `dict[str, Tensor]`."
         ),
     ),
     (
         {"a": int},
         (
-            "`{'a': <class 'int'>}` is a dict, no type. Write `dict[...]`: "
+            "`{'a': <class 'int'>}` is a dict, not a type. Write `dict[...]`: "
             "`list[Tensor]`, `dict[str, Tensor]`."
         ),
     ),
     (
         3,
         (
-            "`3` is no type whose values could be moved and recorded. Write the type "
-            "of the value, or mark the field `HostOnly`."
+            "`3` is not a type tensorpack can move and record. Write the type of "
+            "the value, or mark the field `HostOnly`."
         ),
     ),
     (
@@ -453,8 +453,8 @@ REFUSED: list[tuple[Any, str]] = [
     (
         set[Tensor],
         (
-            "`set[Tensor]` holds leaves, and a leaf on another device has another "
-            "hash. Write `list[Tensor]`."
+            "`set[Tensor]` contains leaves, whose hashes change when they move. "
+            "Write `list[Tensor]`."
         ),
     ),
     (
@@ -468,15 +468,16 @@ REFUSED: list[tuple[Any, str]] = [
     (
         list[Tensor, int],  # type: ignore[misc]
         (
-            "`list[Tensor, int]` is no legal annotation: `list` takes one type. Write "
-            "`list[Tensor]`, or `tuple[Tensor, ...]`."
+            "`list[Tensor, int]` is not a valid annotation: `list` takes one "
+            "type. Write `list[Tensor]`, or `tuple[Tensor, ...]`."
         ),
     ),
     (
         tuple[int, *tuple[Tensor, ...]],
         (
             "`tuple[int, *tuple[Tensor, ...]]` unpacks a tuple inside. Write "
-            "`tuple[X | Y, ...]`, or a `NamedTuple` whose members say it."
+            "`tuple[X | Y, ...]`, or a `NamedTuple` with one member for each "
+            "part."
         ),
     ),
     (
@@ -493,8 +494,8 @@ REFUSED: list[tuple[Any, str]] = [
     (
         list[Derived[Tensor]],
         (
-            "`Derived[Tensor]` (in `list[Derived[Tensor]]`) stands inside another "
-            "type, and only a whole field gets its default. Mark the whole field "
+            "`Derived[Tensor]` (in `list[Derived[Tensor]]`) is inside another "
+            "type, but only a whole field gets its default. Mark the whole field "
             "`Derived`."
         ),
     ),
@@ -510,6 +511,20 @@ REFUSED: list[tuple[Any, str]] = [
         (
             "`Entry | Other` has two dictionary types that a value cannot tell "
             "apart. Keep one of them, or write `Dynamic[...]`."
+        ),
+    ),
+    (
+        list[Tensor] | list[Point],
+        (
+            "`list[Tensor] | list[Point]` has two `list` arms that a value cannot tell "
+            "apart. Write `list[Tensor | Point]`."
+        ),
+    ),
+    (
+        Sequence[Tensor] | list[Point],
+        (
+            "`Sequence[Tensor] | list[Point]` has `Sequence` and `list` arms that a "
+            "value cannot tell apart. Write `Sequence[Tensor | Point]`."
         ),
     ),
     (
@@ -534,10 +549,10 @@ def test_two_refused_fields() -> None:
     body = {"__annotations__": {"a": set[Tensor], "ids": Tensor, "b": torch.Event}}
 
     assert (
-        "`Batch.a`: `set[Tensor]` holds leaves, and a leaf on another device has "
-        "another hash. Write `list[Tensor]`.\n"
+        "`Batch.a`: `set[Tensor]` contains leaves, whose hashes change when they "
+        "move. Write `list[Tensor]`.\n"
         "`Batch.b`: `Event` belongs to a device and does not travel. Write "
-        "`Borrowed[Event]` to hand on the same object."
+        "`Borrowed[Event]` to pass on the same object."
     ) == message(lambda: payload(type("Batch", (), body)))
 
 
@@ -545,7 +560,7 @@ def test_refused_correction() -> None:
     """An annotation given in `fields=` is judged like one in the class."""
     assert (
         "`Batch.field`: `Event` belongs to a device and does not travel. Write "
-        "`Borrowed[Event]` to hand on the same object."
+        "`Borrowed[Event]` to pass on the same object."
     ) == message(lambda: define(Tensor, fields={"field": torch.Event}))
 
 
@@ -553,19 +568,19 @@ LOST: list[tuple[Callable[[], object], str]] = [
     (
         lambda: define(Tensor, PlainBase),
         (
-            "`Batch.mask`: `Tensor` is annotated in `PlainBase` but is no field of "
-            "`Batch`, so its value would be lost. Decorate `PlainBase` with "
-            "`@attrs.define` or `@payload`. Or write `ClassVar[Tensor]` if it "
-            "belongs to the class."
+            "`Batch.mask`: `Tensor` is annotated in `PlainBase` but is not a "
+            "field of `Batch`, so its value would be lost. Decorate `PlainBase` "
+            "with `@attrs.define` or `@payload`. Or write `ClassVar[Tensor]` if "
+            "it belongs to the class."
         ),
     ),
     (
         lambda: define(Tensor, DataBase),
         (
-            "`Batch.mask`: `Tensor` is annotated in `DataBase` but is no field of "
-            "`Batch`, so its value would be lost. Decorate `Batch` with "
-            "`@dataclasses.dataclass` under `@payload`. Or write `ClassVar[Tensor]` "
-            "if it belongs to the class."
+            "`Batch.mask`: `Tensor` is annotated in `DataBase` but is not a "
+            "field of `Batch`, so its value would be lost. Decorate `Batch` with "
+            "`@dataclasses.dataclass` under `@payload`. Or write "
+            "`ClassVar[Tensor]` if it belongs to the class."
         ),
     ),
     (
@@ -594,10 +609,11 @@ LOST: list[tuple[Callable[[], object], str]] = [
     (
         lambda: define(Cacher),
         (
-            "`Batch.field`: `Cacher` keeps `mask` in a cached property, and nobody "
-            "says that it is no tensor. Annotate what `mask` returns with a host type. "
-            "Or decorate `Cacher` with `@payload`, or call `payload(Cacher)`. Or write "
-            "`HostOnly[Cacher]` if it never holds device memory."
+            "`Batch.field`: `Cacher` keeps `mask` in a cached property whose "
+            "type is not a host type. Annotate what `mask` returns with a host "
+            "type. Or decorate `Cacher` with `@payload`, or call "
+            "`payload(Cacher)`. Or write `HostOnly[Cacher]` if it never holds "
+            "device memory."
         ),
     ),
     (
@@ -605,14 +621,14 @@ LOST: list[tuple[Callable[[], object], str]] = [
             dataclasses.InitVar[int], make=dataclasses.dataclass(init=False)
         ),
         (
-            "`Batch.field`: `InitVar[int]` is given to `__init__` alone and kept "
-            "nowhere, so it cannot travel. Make it a field, or compute from it "
+            "`Batch.field`: `InitVar[int]` is passed to `__init__` but not "
+            "stored, so it cannot travel. Make it a field, or compute from it "
             "before the class is made."
         ),
     ),
     (
         lambda: payload(attrs.make_class("Batch", ["field"])),
-        "`Batch.field`: `field` has no annotation. Write `field: Tensor`, say.",
+        "`Batch.field`: `field` has no annotation. For example, write `field: Tensor`.",
     ),
     (
         lambda: define(

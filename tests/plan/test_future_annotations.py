@@ -308,7 +308,7 @@ def test_alias_of_text_is_followed_to_its_end() -> None:
 
     assert ["a[0]"] == keys(Batch([one()]))
 
-    with pytest.raises(LifetimeError, match="stands for itself"):
+    with pytest.raises(LifetimeError, match="refers to itself"):
 
         @payload
         class Endless:

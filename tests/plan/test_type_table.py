@@ -214,8 +214,11 @@ class TestRow3Derived:
     def test_wrong(self) -> None:
         """It needs a default, and marks a whole field."""
         assert "needs a default" in refusal_of(Derived[Tensor]).reason
-        assert "stands inside another type" in refusal_of(list[Derived[Tensor]]).reason
-        assert "says nothing" in refusal_of(Derived[Any], field=None).reason
+        assert "is inside another type" in refusal_of(list[Derived[Tensor]]).reason
+        assert (
+            "does not say what it contains"
+            in refusal_of(Derived[Any], field=None).reason
+        )
 
 
 class TestRow4Dynamic:
@@ -280,7 +283,7 @@ class TestRow5Tensors:
 
     def test_wrong(self) -> None:
         """The function `torch.tensor` is no type."""
-        assert "is a function, no type" == refusal_of(torch.tensor).reason
+        assert "is a function, not a type" == refusal_of(torch.tensor).reason
 
 
 @payload
@@ -389,7 +392,7 @@ class TestRow8Opaque:
             def record_stream(self, stream: object) -> None: ...
 
         for cls in (NoMove, NoPlace):
-            assert "records streams, but nobody can tell" in refusal_of(cls).reason
+            assert "has `record_stream` but no `to_device`" in refusal_of(cls).reason
 
 
 class TestRow9Unions:
@@ -420,10 +423,7 @@ class TestRow9Unions:
             (Tensor | list[Tensor] | dict[str, Tensor], [ONE, [ONE], {"a": ONE}]),
             (Tensor | Part | str, [ONE, Part(ONE), "x"]),
             (Part | Node, [Part(ONE), Node(ONE)]),
-            (list[Tensor] | list[Part], [[ONE], [Part(ONE)], [ONE, Part(ONE)]]),
             (list[Tensor] | tuple[Tensor, ...], [[ONE], (ONE,)]),
-            (dict[str, Tensor] | dict[str, int], [{"a": ONE}, {"a": 3}]),
-            (tuple[Tensor, int] | tuple[int, Tensor], [(ONE, 3), (3, ONE)]),
             (Handle | Tensor, [Handle(ONE), ONE]),
             (Opaque | Tensor, [Opaque(), ONE]),
             (Sequence[Tensor] | Tensor, [[ONE], (ONE,), ONE]),
@@ -542,19 +542,19 @@ class TestRow10Containers:
     @pytest.mark.parametrize(
         ("annotation", "culprit", "reason"),
         [
-            (list, "list", "says nothing of what is inside"),
-            (dict, "dict", "says nothing of what is inside"),
-            (tuple, "tuple", "says nothing of what is inside"),
-            (typing.List, "List", "says nothing of what is inside"),
-            (list[Any], "Any", "says nothing of what is inside"),
-            (dict[str, object], "object", "says nothing of what is inside"),
+            (list, "list", "does not say what it contains"),
+            (dict, "dict", "does not say what it contains"),
+            (tuple, "tuple", "does not say what it contains"),
+            (typing.List, "List", "does not say what it contains"),
+            (list[Any], "Any", "does not say what it contains"),
+            (dict[str, object], "object", "does not say what it contains"),
             (dict[Tensor, int], "Tensor", "is the key of a mapping"),
             (list[Unknown], "Unknown", "has no lifetime support"),
-            (type("Mine", (dict,), {}), "Mine", "is a container class of its own"),
-            (type("Mine", (list,), {}), "Mine", "is a container class of its own"),
+            (type("Mine", (dict,), {}), "Mine", "is a custom container"),
+            (type("Mine", (list,), {}), "Mine", "is a custom container"),
             (collections.UserDict, "UserDict", "has no lifetime support"),
-            (collections.Counter, "Counter", "is a container class of its own"),
-            (set[Tensor], "set[Tensor]", "holds leaves"),
+            (collections.Counter, "Counter", "is a custom container"),
+            (set[Tensor], "set[Tensor]", "contains leaves"),
             (collections.namedtuple("Bare", "x y"), "Bare", "does not say what `x` is"),  # noqa: PYI024
         ],
         ids=str,
@@ -573,7 +573,7 @@ class TestRow10Containers:
             def norm(self) -> Tensor:
                 return self.x
 
-        assert "container class of its own" in refusal_of(Derivation).reason
+        assert "custom container" in refusal_of(Derivation).reason
 
 
 class Colour(enum.Enum):
@@ -650,7 +650,7 @@ class TestRow11Host:
 
         for cls in (Data, Outer):
             refusal = refusal_of(cls)
-            assert "has fields that are no host types" in refusal.reason
+            assert "has fields that are not host types" in refusal.reason
             assert "Decorate `" in refusal.remedies[0]
 
 
@@ -660,10 +660,14 @@ class TestRow12Refused:
     @pytest.mark.parametrize(
         ("annotation", "culprit", "reason"),
         [
-            (Any, "Any", "says nothing of what is inside"),
-            (object, "object", "says nothing of what is inside"),
-            (Callable, "Callable", "is code, and nobody can tell"),
-            (Callable[[], int], "Callable[[], int]", "is code, and nobody can tell"),
+            (Any, "Any", "does not say what it contains"),
+            (object, "object", "does not say what it contains"),
+            (Callable, "Callable", "is a callable, which may capture"),
+            (
+                Callable[[], int],
+                "Callable[[], int]",
+                "is a callable, which may capture",
+            ),
             (Unknown, "Unknown", "has no lifetime support"),
             (torch.nn.Module, "Module", "is a module"),
             (torch.nn.Linear, "Linear", "is a module"),
@@ -676,8 +680,8 @@ class TestRow12Refused:
             ("Nobody", "Nobody", "cannot be resolved"),
             ("list[Nobody]", "Nobody", "cannot be resolved"),
             ("1 +", "1 +", "cannot be read"),
-            (any, "any", "is a function, no type"),
-            (3, "3", "is no type whose values could be"),
+            (any, "any", "is a function, not a type"),
+            (3, "3", "is not a type tensorpack can"),
             (type[int], "type[int]", "has no lifetime support"),
         ],
         ids=str,
@@ -691,14 +695,14 @@ class TestRow12Refused:
         assert refusal.remedies
 
     def test_init_var(self) -> None:
-        """A value that is given to `__init__` alone is kept nowhere."""
+        """A value that is passed to `__init__` but not stored is kept nowhere."""
 
         @dataclasses.dataclass
         class Batch:
             ids: Tensor
             extra: dataclasses.InitVar[int] = 3
 
-        with pytest.raises(LifetimeError, match="is given to `__init__` alone"):
+        with pytest.raises(LifetimeError, match="but not stored"):
             payload(Batch)
 
     def test_right(self) -> None:

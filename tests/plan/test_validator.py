@@ -94,7 +94,7 @@ class TestOneError:
 
         assert [
             "Decorate `Data` with `@payload`, or call `payload(Data)`.",
-            "Write `Borrowed[Linear]` to hand on the same object.",
+            "Write `Borrowed[Linear]` to pass on the same object.",
             "Name the types (`list[Tensor]`, `dict[str, Tensor]`).",
             (
                 "Decorate `Undecorated` with `@payload`, or write a "
@@ -215,7 +215,7 @@ class TestLostStorage:
         (refusal,) = refusals_of(Batch)
 
         assert "mask" == refusal.field
-        assert "is annotated in `Base` but is no field of `" in refusal.reason
+        assert "is annotated in `Base` but is not a field of `" in refusal.reason
 
     def test_dataclass_base_under_attrs(self) -> None:
         """`attrs.define` over a dataclass loses the base's fields in silence."""

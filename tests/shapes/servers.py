@@ -247,6 +247,7 @@ GENERATION_BATCH_RESULT = Shape(
     generation_batch_result,
     refused={
         "pp_hidden_states_proxy_tensors": "PPProxyTensors",
+        "next_token_ids": "Tensor | list[Tensor] | list[list[int]] | None",
         "dllm_algo_state": "Any",
         "copy_done": "Event",
         "delay_sample_func": "callable",
@@ -259,6 +260,7 @@ GENERATION_BATCH_RESULT = Shape(
     },
     remedies={
         "pp_hidden_states_proxy_tensors": ProxyTensors | None,
+        "next_token_ids": torch.Tensor | List[torch.Tensor | List[int]] | None,
         "dllm_algo_state": Dynamic[Optional[List[Any]]],
         "copy_done": Borrowed[object],
         "delay_sample_func": HostOnly[object],

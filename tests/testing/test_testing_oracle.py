@@ -17,7 +17,7 @@ from torch import Tensor
 from tensorpack import Borrowed, HostOnly, Payload, payload
 from tensorpack._install import install
 from tensorpack._rules.markers import PLAN
-from tensorpack._rules.nodes import Guard, KeptNode, travels
+from tensorpack._rules.nodes import BorrowedNode, travels
 from tensorpack._walk.walk import walk
 from tensorpack.testing import assert_covers, reachable
 from tensorpack.testing._marked import marks_of
@@ -231,7 +231,7 @@ def with_hole(cls: Any, name: str) -> None:
     """Let a payload's plan take a field for a borrowed one."""
     plan = vars(cls)[PLAN]
     fields = [
-        attrs.evolve(f, node=KeptNode(Guard.NOTHING)) if f.name == name else f
+        attrs.evolve(f, node=BorrowedNode()) if f.name == name else f
         for f in plan.fields
     ]
     install(cls, attrs.evolve(plan, fields=tuple(fields)), {})

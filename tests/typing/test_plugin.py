@@ -69,5 +69,7 @@ def test_bare_containers_are_refused_in_any_mode(
     found = {e.line: e.text for e in said if e.code == "tensorpack-lifetime"}
 
     assert [7, 8, 9, 10, 11, 12] == sorted(found)
-    assert found[7].startswith("`Batch.a`: `dict` says nothing of what is inside.")
-    assert found[8].startswith("`Batch.b`: `dict` (in `list[dict]`) says nothing")
+    assert found[7].startswith("`Batch.a`: `dict` does not say what it contains.")
+    assert found[8].startswith(
+        "`Batch.b`: `dict` (in `list[dict]`) does not say what it contains"
+    )

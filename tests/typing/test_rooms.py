@@ -1,11 +1,15 @@
-"""The plugin's rooms: what they import, and what they know of the run time by name."""
+"""The plugin's modules: what they import, what they know of the run time by name."""
 
 import subprocess
 import sys
 
 from tensorpack._leaves import adapters as _lifetime
+from tensorpack._plan import type_table as at_run_time
 from tensorpack._rules import markers
+from tensorpack._rules.refusals import CLASSES
+from tensorpack._rules.type_table import Row
 from tensorpack.integrations import adapters
+from tensorpack.mypy_plugin import type_table as in_mypy
 from tensorpack.mypy_plugin.names import ALIASES, MARKERS, READY_ADAPTERS
 
 
@@ -20,7 +24,9 @@ def test_importing_the_plugin_imports_neither_torch_nor_attrs() -> None:
 
     assert "tensorpack.mypy_plugin.hooks" in ours
     assert not {"torch", "attrs", "attr", "numpy"} & set(loaded)
-    assert {name for name in ours if "mypy_plugin" not in name} == {"tensorpack"}
+    beside = {name for name in ours if "mypy_plugin" not in name}
+    rules = {name for name in beside if name.startswith("tensorpack._rules")}
+    assert {"tensorpack", "tensorpack.errors"} == beside - rules
 
 
 def test_plugin_knows_every_ready_adapter() -> None:
@@ -30,12 +36,19 @@ def test_plugin_knows_every_ready_adapter() -> None:
 
 
 def test_plugin_knows_every_marker() -> None:
-    """The markers are those of the run time, under each of their names."""
+    """Each marker has its alias and its names, all of them in the module of markers."""
     for marker in markers.Marker:
-        alias = f"tensorpack._rules.markers.{marker.value}"
-        assert marker.value == ALIASES[alias].value
-        assert (
-            marker.value
-            == MARKERS[f"tensorpack._rules.markers.Marker.{marker.name}"].value
-        )
+        named = {name for name, known in MARKERS.items() if known is marker}
         assert marker is getattr(markers, marker.name.lower())
+        assert hasattr(markers, marker.value)
+        assert {
+            f"{markers.__name__}.{marker.name.lower()}",
+            f"{markers.__name__}.Marker.{marker.name}",
+        } == named
+        assert marker is ALIASES[f"{markers.__name__}.{marker.value}"]
+
+
+def test_both_readers_have_every_row() -> None:
+    """The order of the rows is the table's; a reader only says which row applies."""
+    assert set(Row) == set(at_run_time._ROWS) == set(in_mypy._ROWS)
+    assert set(CLASSES) == set(at_run_time._REFUSED) == set(in_mypy._REFUSED)

@@ -285,6 +285,20 @@ class Paired(TypedDict, Generic[T]):
     second: list[T]
 
 
+class NTTree(NamedTuple):
+    """A named tuple that holds itself."""
+
+    x: Tensor
+    trees: "list[NTTree]"
+
+
+class TDTree(TypedDict):
+    """A typed dictionary that holds itself."""
+
+    x: Tensor
+    trees: "list[TDTree]"
+
+
 NTUntyped = collections.namedtuple("NTUntyped", "x y")  # noqa: PYI024
 
 
@@ -323,6 +337,21 @@ class IntColor(enum.IntEnum):
     """An enumeration of numbers."""
 
     RED = 1
+
+
+class Speed(enum.Enum):
+    """An enumeration with an adapter, which is no host type any more."""
+
+    FAST = 1
+
+
+register(Speed, leaves=lambda _: [], rebuild=lambda speed, _: speed)
+
+
+class Noticed:
+    """A class of annotations without a decorator."""
+
+    x: Tensor
 
 
 class MyInt(int):
@@ -401,10 +430,12 @@ __all__ = [
     "NTChild",
     "NTGeneric",
     "NTMethod",
+    "NTTree",
     "NTUntyped",
     "Nested",
     "NestedBad",
     "Noted",
+    "Noticed",
     "Opt",
     "Own",
     "OwnBySlots",
@@ -413,11 +444,13 @@ __all__ = [
     "Paired",
     "Payload",
     "Plain",
+    "Speed",
     "SubTensor",
     "T",
     "TDBad",
     "TDHost",
     "TDTotal",
+    "TDTree",
     "TensorId",
     "TensorT",
     "UserId",

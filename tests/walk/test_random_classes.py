@@ -1,6 +1,7 @@
 """Random classes: what is listed, moved, recorded and pinned is all that there is."""
 
 import ast
+import dataclasses
 import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +20,11 @@ from tensorpack import clone, opaque, tensors
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._rules.nodes import (
     AdapterNode,
+    BorrowedNode,
     DerivedNode,
     DynamicNode,
-    Guard,
-    KeptNode,
+    HostNode,
+    HostOnlyNode,
     MappingNode,
     NamedTupleNode,
     Node,
@@ -215,14 +217,14 @@ def changed(node: Node, change: Callable[[Node], Node | None]) -> Node:
         return new
     match node:
         case SequenceNode(item=item):
-            return attrs.evolve(node, item=changed(item, change))
+            return dataclasses.replace(node, item=changed(item, change))
         case MappingNode(value=value):
-            return attrs.evolve(node, value=changed(value, change))
+            return dataclasses.replace(node, value=changed(value, change))
         case TupleNode(items=items):
             return TupleNode(tuple(changed(item, change) for item in items))
         case NamedTupleNode(items=named) | TypedDictNode(items=named):
             items = tuple((n, changed(item, change)) for n, item in named)
-            return attrs.evolve(node, items=items)
+            return dataclasses.replace(node, items=items)
         case UnionNode(arms=arms):
             return choice(tuple(changed(arm, change) for arm in arms))
         case DerivedNode(inner=inner):
@@ -234,11 +236,13 @@ def changed(node: Node, change: Callable[[Node], Node | None]) -> Node:
 def choice(arms: tuple[Node, ...]) -> Node:
     """Make a union of what is left of its arms."""
     return (
-        FORGOTTEN if all(isinstance(arm, KeptNode) for arm in arms) else UnionNode(arms)
+        FORGOTTEN
+        if all(isinstance(arm, (HostNode, HostOnlyNode, BorrowedNode)) for arm in arms)
+        else UnionNode(arms)
     )
 
 
-FORGOTTEN = KeptNode(Guard.NOTHING)
+FORGOTTEN = BorrowedNode()
 HOLES: dict[str, Callable[[Node], Node | None]] = {
     kind.__name__: lambda node, kind=kind: FORGOTTEN if isinstance(node, kind) else None
     for kind in (
@@ -263,7 +267,7 @@ HOLES["last item of a Fixed"] = lambda node: (
     TupleNode((*node.items[:-1], FORGOTTEN)) if isinstance(node, TupleNode) else None
 )
 HOLES["a marked value is moved"] = lambda node: (
-    DynamicNode() if node in (KeptNode(Guard.DEVICE_TENSOR), FORGOTTEN) else None
+    DynamicNode() if node in (HostOnlyNode(), FORGOTTEN) else None
 )
 HOLES["a cache is moved"] = lambda node: (
     node.inner if isinstance(node, DerivedNode) else None

@@ -1,19 +1,16 @@
-"""What stands around a class that is checked: its module and those it can see.
+"""A class under check, its module, and the modules that it can see.
 
 # Note [what the verdict depends on]
 
 A verdict depends on modules that mypy would not think of: that of an adapter, those of
 the fields of a host struct. Each is named to mypy twice: as an indirect dependency for
-the cache, and as a trigger for the daemon. Releases before 1.19 have no `module_refs`;
-they take the indirect dependencies from the types of a class's symbols, so there the
-classes that were met are kept as the type of a symbol that nobody sees.
+the cache, and as a trigger for the daemon.
 """
 
 import functools
 from collections.abc import Iterator, Mapping
 
 from mypy.nodes import (
-    MDEF,
     ClassDef,
     Expression,
     Import,
@@ -21,26 +18,19 @@ from mypy.nodes import (
     ImportBase,
     ImportFrom,
     MypyFile,
-    SymbolTableNode,
     TypeInfo,
-    Var,
 )
 from mypy.plugin import ClassDefContext
 from mypy.semanal import SemanticAnalyzer
 from mypy.server.trigger import make_wildcard_trigger
-from mypy.types import TupleType, Type
-from mypy.typevars import fill_typevars_with_any
 from mypy.util import correct_relative_import
 
 from tensorpack.mypy_plugin.config import Config
-from tensorpack.mypy_plugin.names import Marker
 
-__all__ = ["Scene", "imported_names"]
-
-_MET = "__tensorpack_met__"
+__all__ = ["CheckedClass", "imported_names"]
 
 
-class Scene:
+class CheckedClass:
     """A class under check and what it can see.
 
     Attributes:
@@ -48,15 +38,12 @@ class Scene:
         cls: the statement that defines the class.
         info: the class.
         reason: the decorator that made it a payload.
-        module: the module that it stands in.
+        module: the module that defines it.
         config: the project's settings.
-        plain: names, as written, of classes that are there when this one is made.
-        marked: the aliases that lost their marker, and the marker, for mypy to see.
+        known: names, as written, of classes that exist when this one is made.
     """
 
-    def __init__(
-        self, ctx: ClassDefContext, config: Config, marked: dict[str, Marker]
-    ) -> None:
+    def __init__(self, ctx: ClassDefContext, config: Config) -> None:
         if not isinstance(ctx.api, SemanticAnalyzer):
             raise TypeError(type(ctx.api))
         self.api: SemanticAnalyzer = ctx.api
@@ -65,21 +52,25 @@ class Scene:
         self.reason: Expression = ctx.reason
         self.module: MypyFile = ctx.api.cur_mod_node
         self.config = config
-        self.marked = marked
-        self.plain: set[str] = set()
-        self._met: dict[str, TypeInfo] = {}
+        self.known: set[str] = set()
+        self._met: set[str] = set()
         self._imported: list[MypyFile] | None = None
 
     @property
+    def name(self) -> str:
+        """The name of the class, without the line that mypy adds to a local one."""
+        return self.info.name.partition("@")[0]
+
+    @property
     def is_local(self) -> bool:
-        """Whether the class stands in a function."""
+        """Whether the class is defined in a function."""
         return "@" in self.info.fullname
 
     @functools.cached_property
     def imported_names(self) -> Mapping[str, bool]:
         """The names that the module imports, and whether that happens at run time.
 
-        What stands under `TYPE_CHECKING` does not; an `else` branch is unreachable for
+        An import under `TYPE_CHECKING` does not; an `else` branch is unreachable for
         mypy, but an import in it happens.
         """
         found: dict[str, bool] = {}
@@ -93,24 +84,10 @@ class Scene:
         """Note that the verdict depends on a class, see the note above."""
         if info.fullname in self._met:
             return
-        self._met[info.fullname] = info
+        self._met.add(info.fullname)
         for base in info.mro[:-1]:
             self.api.add_plugin_dependency(make_wildcard_trigger(base.fullname))
-            if hasattr(self.module, "module_refs"):
-                self.module.module_refs.add(base.module_name)
-
-    def leave(self) -> None:
-        """Keep the classes that were met where older releases of mypy find them."""
-        if hasattr(self.module, "module_refs") or not self._met:
-            return
-        types: list[Type] = [
-            fill_typevars_with_any(info) for info in self._met.values()
-        ]
-        var = Var(_MET, TupleType(types, self.api.named_type("builtins.tuple")))
-        var.info = self.info
-        var._fullname = f"{self.info.fullname}.{_MET}"
-        node = SymbolTableNode(MDEF, var, no_serialize=True, plugin_generated=True)
-        self.info.names[_MET] = node
+            self.module.module_refs.add(base.module_name)
 
     def searched(self, info: TypeInfo) -> Iterator[MypyFile]:
         """Iterate the modules, besides the class's own, whose adapters count.
