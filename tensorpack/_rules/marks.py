@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from tensorpack._rules import refusals
+from tensorpack._rules import axis_refusals as refusals
 from tensorpack._rules.axes import Axis, AxisMark, DimMark, Offsets, ShapeAxis, Size
 from tensorpack._rules.nodes import (
     AdapterNode,
