@@ -277,7 +277,8 @@ class CaptureError(TensorpackError, RuntimeError):
             text
             or f"`{call}`: the {stream} stream is capturing a graph, and a replay "
             "would neither copy again nor keep the memory. Transfer before the "
-            "capture, and copy into the graph's static buffers."
+            "capture: `start(x, into=static)` before each replay; what is on the "
+            "device already, `axes.copy_(static, x)` copies inside the graph."
         )
 
 

@@ -1,5 +1,6 @@
 """The whole audit: files in, reports out."""
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,18 @@ def audit(
         processes: how many read files side by side; None takes one for each core.
         progress: is told how many files of how many are read.
     """
+    collects = gc.isenabled()
+    gc.disable()  # trees and traces have no cycles worth a search
+    try:
+        return _audit(paths, processes or os.cpu_count() or 1, progress)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _audit(
+    paths: Iterable[Path], processes: int, progress: Callable[[int, int], None]
+) -> Findings:
     findings = Findings()
     seen: set[str] = set()
     work: list[tuple[Path, Path]] = []
@@ -71,9 +84,8 @@ def audit(
                 seen.add(real)
                 work.append((file, root))
     modules: list[Module] = []
-    count = processes or os.cpu_count() or 1
     for found in read_all(
-        work, processes=count, progress=lambda done: progress(done, len(work))
+        work, processes=processes, progress=lambda done: progress(done, len(work))
     ):
         if isinstance(found, Skipped):
             findings.skipped.append(found)

@@ -50,6 +50,9 @@ class Index:
     _homes: dict[str, Module] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
     _protocols: dict[str, ClassDef] = field(default_factory=dict)
+    _nearest: dict[tuple[str, str], Module | None] = field(default_factory=dict)
+    _symbols: dict[tuple[str, str], Symbol] = field(default_factory=dict)
+    _fields: dict[str, dict[str, tuple[Field, ClassDef]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for module in self.modules:
@@ -77,27 +80,29 @@ class Index:
 
     def module(self, name: str, near: Module) -> Module | None:
         """Return the module of a dotted name, the nearest of several."""
-        if not name:
-            return None
-        found = self._by_suffix.get(name, ())
-        if not found:
-            return None
+        key = (name, near.path)
+        if key not in self._nearest:
+            found = self._by_suffix.get(name, ())
 
-        def closeness(module: Module) -> tuple[bool, int]:
-            pairs = zip(module.path, near.path, strict=False)
-            same = next((at for at, (a, b) in enumerate(pairs) if a != b), 0)
-            return module.name == name, same
+            def closeness(module: Module) -> tuple[bool, int]:
+                pairs = zip(module.path, near.path, strict=False)
+                same = next((at for at, (a, b) in enumerate(pairs) if a != b), 0)
+                return module.name == name, same
 
-        return max(found, key=closeness)
+            self._nearest[key] = max(found, key=closeness, default=None)
+        return self._nearest[key]
 
-    def resolve(self, dotted: str, module: Module, depth: int = 0) -> Symbol:
+    def resolve(self, dotted: str, module: Module) -> Symbol:
         """Return what a dotted name means in a module."""
-        head, _, rest = dotted.partition(".")
-        symbol = self._resolve_head(head, module, depth)
-        while rest:
-            head, _, rest = rest.partition(".")
-            symbol = self._attribute(symbol, head, module, depth)
-        return symbol
+        key = (dotted, module.path)
+        if key not in self._symbols:
+            head, _, rest = dotted.partition(".")
+            symbol = self._resolve_head(head, module, 0)
+            while rest:
+                head, _, rest = rest.partition(".")
+                symbol = self._attribute(symbol, head, module, 0)
+            self._symbols[key] = symbol
+        return self._symbols[key]
 
     def _resolve_head(self, name: str, module: Module, depth: int) -> Symbol:
         if depth > _DEPTH:
@@ -195,6 +200,11 @@ class Index:
         A class with its own `__init__` whose bases' is not called has their fields all
         the same: audited code calls it in ways that text does not show.
         """
+        if cls.key not in self._fields:
+            self._fields[cls.key] = self._fields_of(cls)
+        return self._fields[cls.key]
+
+    def _fields_of(self, cls: ClassDef) -> dict[str, tuple[Field, ClassDef]]:
         found: dict[str, tuple[Field, ClassDef]] = {}
         for base in reversed(self.mro(cls)):
             for name, own in base.fields.items():

@@ -23,7 +23,7 @@ _FEW = 2
 """Fields that must come from one object for a new one to be a rebuild of it."""
 
 
-_DEPTH = 2
+_DEPTH = 1
 """Calls inside of calls that are followed: rebuilds are written out in one place."""
 
 

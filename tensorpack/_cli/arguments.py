@@ -10,7 +10,7 @@ __all__ = ["open_device", "positive"]
 def positive(text: str) -> int:
     """Read a number of steps or rounds."""
     if not text.isdecimal() or int(text) < 1:
-        msg = f"`{text}` is no whole number of at least 1"
+        msg = f"`{text}` is not a whole number of at least 1"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 

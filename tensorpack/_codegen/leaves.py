@@ -38,6 +38,7 @@ from tensorpack._rules.nodes import (
     Node,
     PayloadNode,
     PropertyNode,
+    ResidentNode,
     SelfMovingNode,
     SequenceNode,
     TensorNode,
@@ -96,7 +97,7 @@ def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[str]:
     read = f"self.{field.name}"
     writer = _Leaves(names, "walk", keyed)
     match field.node:
-        case DerivedNode(inner=inner):
+        case DerivedNode(inner=inner) | ResidentNode(inner=inner):
             writer = _Leaves(names, "walk.aside", keyed)
             return writer.lines(inner, f"(x := {read})", "x", key)
         case (
@@ -146,7 +147,9 @@ class _Leaves:
             case UnionNode(arms=arms):
                 assign = [] if read == x else [read[1:-1].replace(" := ", " = ", 1)]
                 return [*assign, *self._choice(arms, x, key)]
-            case BorrowedNode() | DerivedNode() | CachedNode() | PropertyNode():
+            case BorrowedNode() | DerivedNode() | ResidentNode():
+                return []
+            case CachedNode() | PropertyNode():
                 return []
             case _:
                 body = [*self._checks(node, x, key), *self._found(node, x, key)]
@@ -227,6 +230,7 @@ class _Leaves:
                 | HostOnlyNode()
                 | BorrowedNode()
                 | DerivedNode()
+                | ResidentNode()
                 | CachedNode()
                 | PropertyNode()
             ):

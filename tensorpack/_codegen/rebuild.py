@@ -30,6 +30,7 @@ from tensorpack._rules.nodes import (
     Node,
     PayloadNode,
     PropertyNode,
+    ResidentNode,
     SelfMovingNode,
     SequenceNode,
     TensorNode,
@@ -196,6 +197,7 @@ def _there(node: Node, x: str, names: Names) -> _Expression:
             | HostOnlyNode()
             | BorrowedNode()
             | DerivedNode()
+            | ResidentNode()
             | CachedNode()
             | PropertyNode()
         ):

@@ -107,6 +107,8 @@ def _node_of_marked(tp: object, ctx: Context) -> Node:
             return DynamicNode()
         case Marker.DERIVED:
             refusals.INNER_DERIVED.refuse(spell(tp))
+        case Marker.RESIDENT:
+            refusals.INNER_RESIDENT.refuse(spell(tp))
         case Marker.HOST_ONLY:
             return HostOnlyNode()
         case Marker.BORROWED:

@@ -44,6 +44,7 @@ from tensorpack._rules.nodes import (
     HostOnlyNode,
     Node,
     PropertyNode,
+    ResidentNode,
     children,
 )
 from tensorpack._rules.refusals import RefusedError, refuse
@@ -245,8 +246,13 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     text = spell(annotation)
     if annotation is None and field.unannotated:
         reasons.NO_ANNOTATION.refuse(field.name)
-    inner = _derived_from(ctx.namespace.evaluate(annotation))
-    if inner is None:
+    tp = ctx.namespace.evaluate(annotation)
+    inner = _marked_as(Marker.DERIVED, tp)
+    resident = _marked_as(Marker.RESIDENT, tp)
+    node: Node
+    if resident is not None:
+        node = ResidentNode(node_of(resident, ctx))
+    elif inner is None:
         node = node_of(annotation, ctx)
     elif field.default is None:
         reasons.NO_DEFAULT.refuse(text, field=field.name)
@@ -268,11 +274,11 @@ def _check_descriptor(name: str, attribute: object) -> None:
         )
 
 
-def _derived_from(tp: object) -> object | None:
-    """Give `T` of `Derived[T]`, else None."""
+def _marked_as(marker: Marker, tp: object) -> object | None:
+    """Return `T` of `Derived[T]` or `Resident[T]`, by the marker; else None."""
     if typing.get_origin(tp) is typing.Annotated:
         inner, *metadata = typing.get_args(tp)
-        if [m for m in metadata if isinstance(m, Marker)] == [Marker.DERIVED]:
+        if [m for m in metadata if isinstance(m, Marker)] == [marker]:
             found: object = inner
             return found
     return None

@@ -5,7 +5,15 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from tensorpack._plan.namespace import Namespace
-from tensorpack._rules.nodes import DerivedNode, Node, PropertyNode, role, travels, why
+from tensorpack._rules.nodes import (
+    DerivedNode,
+    Node,
+    PropertyNode,
+    ResidentNode,
+    role,
+    travels,
+    why,
+)
 
 __all__ = ["ClassPlan", "FieldPlan"]
 
@@ -85,5 +93,5 @@ class ClassPlan:
             f.name
             for f in self.fields
             if not travels(f.node)
-            and not isinstance(f.node, (DerivedNode, PropertyNode))
+            and not isinstance(f.node, (DerivedNode, ResidentNode, PropertyNode))
         )

@@ -11,10 +11,12 @@ __all__ = [
     "Dynamic",
     "HostOnly",
     "Marker",
+    "Resident",
     "borrowed",
     "derived",
     "dynamic",
     "host_only",
+    "resident",
 ]
 
 PLAN = "__tensorpack_plan__"
@@ -32,6 +34,7 @@ class Marker(enum.Enum):
     HOST_ONLY = "HostOnly"
     BORROWED = "Borrowed"
     DERIVED = "Derived"
+    RESIDENT = "Resident"
     DYNAMIC = "Dynamic"
 
     def __repr__(self) -> str:
@@ -42,6 +45,7 @@ class Marker(enum.Enum):
 host_only = Marker.HOST_ONLY
 borrowed = Marker.BORROWED
 derived = Marker.DERIVED
+resident = Marker.RESIDENT
 dynamic = Marker.DYNAMIC
 
 HostOnly = Annotated[T, host_only]
@@ -49,6 +53,9 @@ HostOnly = Annotated[T, host_only]
 
 Borrowed = Annotated[T, borrowed]
 """Owned and recorded elsewhere: the same object, neither moved nor recorded."""
+
+Resident = Annotated[T, resident]
+"""Stays on its device and is recorded there; a new object keeps the same object."""
 
 Derived = Annotated[T, derived]
 """A cache of other fields: recorded, never moved; a twin gets the default."""

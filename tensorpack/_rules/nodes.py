@@ -26,6 +26,7 @@ __all__ = [
     "NodeOf",
     "PayloadNode",
     "PropertyNode",
+    "ResidentNode",
     "SelfMovingNode",
     "SequenceNode",
     "StayingNode",
@@ -180,6 +181,13 @@ class DerivedNode(Generic[C]):
 
 
 @dataclasses.dataclass(frozen=True)
+class ResidentNode(Generic[C]):
+    """Recorded, never moved; a new object keeps the same object."""
+
+    inner: "NodeOf[C]"
+
+
+@dataclasses.dataclass(frozen=True)
 class CachedNode(Generic[C]):
     """What a cached property keeps: recorded, never moved, and no field.
 
@@ -221,6 +229,7 @@ NodeOf = Union[  # noqa: UP007  # generic
     TypedDictNode[C],
     UnionNode[C],
     DerivedNode[C],
+    ResidentNode[C],
     CachedNode[C],
     PropertyNode,
 ]
@@ -246,7 +255,9 @@ def children(node: NodeOf[C]) -> Iterator[NodeOf[C]]:
             yield from (item for _, item in named)
         case UnionNode(arms=arms):
             yield from arms
-        case DerivedNode(inner=inner) | CachedNode(inner=inner):
+        case DerivedNode(inner=inner) | ResidentNode(inner=inner):
+            yield inner
+        case CachedNode(inner=inner):
             yield inner
         case (
             TensorNode()
@@ -268,7 +279,7 @@ def travels(node: NodeOf[C]) -> bool:
         node, (TensorNode, SelfMovingNode, PayloadNode, AdapterNode, DynamicNode)
     ):
         return True
-    if isinstance(node, (DerivedNode, CachedNode)):
+    if isinstance(node, (DerivedNode, ResidentNode, CachedNode)):
         return False
     return any(travels(child) for child in children(node))
 
@@ -284,6 +295,8 @@ def role(node: Node) -> str:
             return "borrowed"
         case DerivedNode():
             return "derived"
+        case ResidentNode():
+            return "resident"
         case CachedNode(inner=HostNode() | HostOnlyNode() | BorrowedNode() as inner):
             return role(inner)
         case CachedNode():
@@ -328,6 +341,8 @@ def why(node: Node) -> str:
             return "marked `Borrowed`"
         case DerivedNode(inner=inner):
             return f"marked `Derived`: {why(inner)}"
+        case ResidentNode(inner=inner):
+            return f"marked `Resident`: {why(inner)}"
         case CachedNode(inner=inner):
             return f"a cached property: {why(inner)}"
         case PropertyNode():

@@ -19,6 +19,7 @@ from tensorpack._rules.nodes import (
     HostNode,
     HostOnlyNode,
     PropertyNode,
+    ResidentNode,
     TensorNode,
 )
 from tensorpack._walk.walk import Walk
@@ -54,7 +55,7 @@ def _getter(plan: ClassPlan) -> Callable[[Any], tuple[Any, ...]] | None:
                 names.append(field.name)
             case HostNode() | HostOnlyNode() | BorrowedNode():
                 pass
-            case DerivedNode() | CachedNode() | PropertyNode():
+            case DerivedNode() | ResidentNode() | CachedNode() | PropertyNode():
                 pass
             case _:
                 return None

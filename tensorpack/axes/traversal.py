@@ -31,6 +31,7 @@ from tensorpack._rules.nodes import (
     Node,
     PayloadNode,
     PropertyNode,
+    ResidentNode,
     SelfMovingNode,
     SequenceNode,
     TensorNode,
@@ -49,6 +50,7 @@ Values = tuple[Any, ...]
 """One value for each of the objects that are gone through together."""
 
 _MISSING = object()
+_KEPT_FIELDS = (PropertyNode, DerivedNode, CachedNode)
 
 
 @attrs.frozen
@@ -128,7 +130,7 @@ class _Visit:
         plan = payload_plan(cls)
         changes: dict[str, Any] = {}
         for field in plan.fields:
-            if isinstance(field.node, (PropertyNode, DerivedNode, CachedNode)):
+            if isinstance(field.node, _KEPT_FIELDS):
                 continue
             olds = tuple(None if v is None else _read(v, field) for v in values)
             if any(old is _MISSING for old in olds):
@@ -185,7 +187,7 @@ class _Visit:
                 return self.sequence(inside, place, values)
             case HostNode(inside=inside) if inside and any(marks_in(inside)):
                 return self.value(inside, place, values)
-            case HostNode() | HostOnlyNode() | BorrowedNode():
+            case HostNode() | HostOnlyNode() | BorrowedNode() | ResidentNode():
                 return self.visitor.host(place, values)
             case SequenceNode():
                 return self.sequence(node, place, values)

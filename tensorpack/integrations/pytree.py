@@ -41,8 +41,8 @@ class Frame:
     __slots__ = ("bare", "names")
 
     def __init__(self, bare: Any, names: tuple[str, ...]) -> None:
-        self.bare = bare
-        self.names = names
+        self.bare: Any = bare
+        self.names: tuple[str, ...] = names
 
     def __eq__(self, other: object) -> bool:
         """Tell whether two payloads were the same but for their children."""

@@ -78,10 +78,10 @@ def _read(
 def _read_type(field: Field, tp: Type, checked: CheckedClass) -> None:
     """Read the type of a field that has one."""
     markers, inner = markers_of(tp)
-    if markers != [Marker.DERIVED]:
+    if markers not in ([Marker.DERIVED], [Marker.RESIDENT]):
         node_of(tp, Inside(checked))
         return
-    if not field.has_default:
+    if markers == [Marker.DERIVED] and not field.has_default:
         refusals.NO_DEFAULT.refuse(spell(tp), field=field.name)
     node_of(inner, Inside(checked))
 

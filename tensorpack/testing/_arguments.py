@@ -12,7 +12,15 @@ from tensorpack._plan.namespace import Context, own_annotations
 from tensorpack._plan.structs import members_of, struct_fields
 from tensorpack._rules.markers import PLAN
 
-__all__ = ["Argument", "arguments_of", "concrete", "written_by"]
+__all__ = [
+    "Argument",
+    "arguments_of",
+    "called",
+    "check_given",
+    "concrete",
+    "lacks",
+    "written_by",
+]
 
 
 @attrs.frozen
@@ -103,3 +111,28 @@ def concrete(cls: Any) -> Any:
         if not inspect.isabstract(found):
             return found
     return cls
+
+
+def check_given(cls: type, fields: list[Argument], given: dict[str, Any]) -> None:
+    """Refuse values for what is not a field."""
+    unknown = [name for name in given if name not in {f.name for f in fields}]
+    if unknown:
+        msg = f"`{cls.__qualname__}` has no field `{unknown[0]}`."
+        raise TypeError(msg)
+
+
+def lacks(made: object, name: str) -> bool:
+    """Return whether `__init__` has left a field empty."""
+    return getattr(made, name, None) is None
+
+
+def called(cls: Any, arguments: dict[Any, Any]) -> Any:
+    """Call a class; say which examples it was given if it does not take them."""
+    try:
+        return cls(**arguments)
+    except Exception as error:
+        error.add_note(
+            f"`{cls.__qualname__}` was called with examples. Pass the values that it "
+            f"asks for: `example({cls.__name__}, name=...)`."
+        )
+        raise

@@ -291,7 +291,7 @@ def _shares_memory(one: Tensor, other: Tensor) -> bool:
     """Return whether two host tensors lie in the same memory."""
     if one.layout is not torch.strided:
         return one is other
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _to_host(x: Any) -> Any:

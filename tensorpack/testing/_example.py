@@ -25,7 +25,15 @@ from tensorpack._plan.structs import (
     members_of,
 )
 from tensorpack._rules.markers import Marker
-from tensorpack.testing._arguments import Argument, arguments_of, concrete, written_by
+from tensorpack.testing._arguments import (
+    Argument,
+    arguments_of,
+    called,
+    check_given,
+    concrete,
+    lacks,
+    written_by,
+)
 from tensorpack.testing._example_values import (
     MAKERS,
     CannotError,
@@ -125,7 +133,7 @@ class Maker:
         """
         cls = concrete(cls)
         fields = list(arguments_of(cls))
-        _check_given(cls, fields, given)
+        check_given(cls, fields, given)
         self._open.append(cls)
         try:
             values = self._values(cls, tp, ctx, fields, given)
@@ -136,10 +144,10 @@ class Maker:
             for f in fields
             if f.argument is not None and f.name in values
         }
-        made = _call(cls, arguments)
+        made = called(cls, arguments)
         for f in fields:
             # What `__init__` has left empty: a leaf that is computed later, say.
-            if f.argument is None and f.name in values and _lacks(made, f.name):
+            if f.argument is None and f.name in values and lacks(made, f.name):
                 setter_of(cls)(made, f.name, values[f.name])
         return made
 
@@ -390,27 +398,3 @@ def says_nothing(annotation: object, names: Namespace) -> bool:
     if typing.get_origin(tp) in (typing.Union, types.UnionType):
         return any(says_nothing(arm, names) for arm in typing.get_args(tp))
     return tp is Any or tp is object or container_kind(tp) is not None
-
-
-def _check_given(cls: type, fields: list[Argument], given: dict[str, Any]) -> None:
-    """Refuse values for what is not a field."""
-    unknown = [name for name in given if name not in {f.name for f in fields}]
-    if unknown:
-        msg = f"`{cls.__qualname__}` has no field `{unknown[0]}`."
-        raise TypeError(msg)
-
-
-def _lacks(made: object, name: str) -> bool:
-    return getattr(made, name, None) is None
-
-
-def _call(cls: Any, arguments: dict[Any, Any]) -> Any:
-    """Call a class; say which examples it was given if it does not take them."""
-    try:
-        return cls(**arguments)
-    except Exception as error:
-        error.add_note(
-            f"`{cls.__qualname__}` was called with examples. Pass the values that it "
-            f"asks for: `example({cls.__name__}, name=...)`."
-        )
-        raise

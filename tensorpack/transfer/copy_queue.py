@@ -27,8 +27,9 @@ class Queued(NamedTuple):
 
     Attributes:
         leaves: the new leaves, in the order of the old ones.
-        buffers: the packed buffers, each to be recorded on a consumer.
-        alone: the new leaves that are in no buffer, each to be recorded as well.
+        buffers: new blocks of device memory, packs and plain leaves, each to be
+            recorded on a consumer.
+        alone: the other new leaves, which may have any number of blocks.
         resident: leaves that were on the device already, to be recorded too.
         ready: recorded on the copy stream after the last copy.
     """
@@ -38,6 +39,24 @@ class Queued(NamedTuple):
     alone: Sequence[Any]
     resident: Sequence[Any]
     ready: torch.Event
+
+
+class _Rest(NamedTuple):
+    """The leaves that go one by one, and where to put what comes of it.
+
+    Attributes:
+        leaves: all leaves.
+        indexes: which of them.
+        new: takes the new leaves.
+        buffers: takes those that are one block each.
+        sources: takes what DMA reads.
+    """
+
+    leaves: Sequence[Any]
+    indexes: Sequence[int]
+    new: list[Any]
+    buffers: list[Tensor]
+    sources: list[Any]
 
 
 class CopyQueue:
@@ -113,8 +132,10 @@ class CopyQueue:
         if stand_twice(leaves):
             return self._put_each_once(leaves, key_of, after)
         entry = self.packer.find(leaves)
-        if entry.move is None or entry.alone:
+        if entry.move is None:
             after = self._check(leaves, key_of, after)
+        elif entry.alone:  # the key says that the others are plain
+            after = self._check([leaves[i] for i in entry.alone], key_of, after)
         with self._lock, self._entered(self.stream):
             return self._put(entry, leaves, after)
 
@@ -163,7 +184,8 @@ class CopyQueue:
             if rest:
                 ready = None
                 with self._entered(self.stream):
-                    alone, resident = self._put_rest(rest, leaves, after, new, sources)
+                    left = _Rest(leaves, rest, new, buffers, sources)
+                    alone, resident = self._put_rest(left, after)
         finally:
             ready = self._keep(rows, sources, ready)
         return Queued(new, buffers, alone, resident, ready)
@@ -183,7 +205,8 @@ class CopyQueue:
                 entry, leaves, self._device, self._staging.take
             )
             if rest:
-                alone, resident = self._put_rest(rest, leaves, after, new, sources)
+                left = _Rest(leaves, rest, new, buffers, sources)
+                alone, resident = self._put_rest(left, after)
         finally:
             ready = self._keep(rows, sources, None)
         return Queued(new, buffers, alone, resident, ready)
@@ -202,48 +225,40 @@ class CopyQueue:
         return ready
 
     def _put_rest(
-        self,
-        indexes: Sequence[int],
-        leaves: Sequence[Any],
-        after: torch.Stream | None,
-        new: list[Any],
-        sources: list[Any],
+        self, rest: _Rest, after: torch.Stream | None
     ) -> tuple[list[Any], list[Any]]:
-        """Queue each leaf that is in no pack; return the new ones and those there."""
+        """Queue each leaf that is in no pack; return the odd ones and those there."""
         # A leaf that moves itself may start another transfer meanwhile.
         before, self._entered = self._entered, self._streams.entered_again
         try:
-            return self._put_alone(indexes, leaves, after, new, sources)
+            return self._put_each(rest, after)
         finally:
             self._entered = before
 
-    def _put_alone(
-        self,
-        indexes: Sequence[int],
-        leaves: Sequence[Any],
-        after: torch.Stream | None,
-        new: list[Any],
-        sources: list[Any],
+    def _put_each(
+        self, rest: _Rest, after: torch.Stream | None
     ) -> tuple[list[Any], list[Any]]:
+        leaves, indexes, new, buffers, sources = rest
         alone: list[Any] = []
         resident: list[Any] = []
         waited = False
         for index in indexes:
             leaf = leaves[index]
             if _is_on_host(leaf):
-                new[index], source = self.stager.move(leaf, self.stream)
-            elif _device_of(leaf) == self._device:
+                new[index], source, plain = self.stager.move(leaf, self.stream)
+                if source is not None:
+                    sources.append(source)
+                (buffers if plain else alone).append(new[index])
+                continue
+            if _device_of(leaf) == self._device:
                 new[index] = leaf
                 resident.append(leaf)
                 continue
-            else:
-                if after is not None and not waited:
-                    self._streams.record(after).wait(self.stream)
-                    waited = True
-                source = leaf
-                (new[index],) = moved([leaf], self._device, non_blocking=True)
-            if source is not None:
-                sources.append(source)
+            if after is not None and not waited:
+                self._streams.record(after).wait(self.stream)
+                waited = True
+            (new[index],) = moved([leaf], self._device, non_blocking=True)
+            sources.append(leaf)
             alone.append(new[index])
         return alone, resident
 
@@ -273,11 +288,11 @@ class CopyQueue:
 
 
 def check_leaves(leaves: Sequence[Any], key_of: Callable[[object], str]) -> None:
-    """Raise for a leaf that cannot be copied, or that nobody could be recorded on.
+    """Raise for a leaf that cannot be copied, or on which no stream can be recorded.
 
     Raises:
-        LeafError: a leaf has no data, or nobody can tell what memory it owns, or it
-            does not say on which device it is.
+        LeafError: a leaf has no data, or it cannot be known what memory it owns, or
+            it does not say on which device it is.
     """
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
@@ -308,16 +323,20 @@ def _has_memory(leaf: Tensor) -> bool:
         return True
     try:
         nbytes = leaf.untyped_storage().nbytes()
-        steps = zip(leaf.shape, leaf.stride(), strict=True)
-        last = leaf.storage_offset() + sum((n - 1) * step for n, step in steps)
+        first = leaf.storage_offset()
+        if leaf.is_contiguous():
+            last = first + leaf.numel() - 1
+        else:
+            steps = zip(leaf.shape, leaf.stride(), strict=True)
+            last = first + sum((n - 1) * step for n, step in steps)
     except RuntimeError:  # of a nested tensor, or one inside of a transform
         return True
-    needed = (last + 1) * leaf.element_size() if leaf.numel() else 0
-    return nbytes >= needed or leaf._is_zerotensor()
+    fits = (last + 1) * leaf.itemsize <= nbytes
+    return fits or leaf.numel() == 0 or leaf._is_zerotensor()
 
 
 def _check_device(leaf: object, key_of: Callable[[object], str]) -> None:
-    """Raise for a leaf that is no tensor and has no device's name as its device."""
+    """Raise for a leaf that is not a tensor and whose device is not a device."""
     try:
         _device_of(leaf)
     except Exception as error:
@@ -325,20 +344,20 @@ def _check_device(leaf: object, key_of: Callable[[object], str]) -> None:
         raise LeafError(
             key=key_of(leaf),
             found=a_class(type(leaf)),
-            problem="has a `device` that is none",
+            problem="has a `device` that is not a device",
             remedy=f"Let `{name}.device` be a `torch.device` or its name.",
         ) from error
 
 
 def _is_on_host(leaf: Any) -> bool:
-    """Tell whether a leaf is a tensor on the host."""
+    """Return whether a leaf is a tensor on the host."""
     if type(leaf) is Tensor:
         return leaf.is_cpu
     return isinstance(leaf, Tensor) and leaf.device.type == "cpu"
 
 
 def _reads_device(leaves: Sequence[Any], device: torch.device) -> bool:
-    """Tell whether the copies themselves read device memory."""
+    """Return whether the copies themselves read device memory."""
     for leaf in leaves:
         if leaf.__class__ is not Tensor or not leaf.is_cpu:
             where = _device_of(leaf)
@@ -348,7 +367,7 @@ def _reads_device(leaves: Sequence[Any], device: torch.device) -> bool:
 
 
 def _device_of(leaf: Any) -> torch.device | None:
-    """Ask a leaf where it is; one that is no tensor may not know."""
+    """Ask a leaf where it is; one that is not a tensor may not know."""
     device = getattr(leaf, "device", None)
     return None if device is None else torch.device(device)
 
@@ -357,7 +376,7 @@ def copied(leaves: Sequence[Any], device: torch.device) -> list[Any]:
     """Copy at once, also to where a leaf is, so that sources may be overwritten."""
 
     def copy_each(found: Sequence[Any]) -> list[Any]:
-        # One that is no tensor may give a new object around the old memory.
+        # One that is not a tensor may give a new object around the old memory.
         own = [x if isinstance(x, Tensor) else _copy_of(x) for x in found]
         new = moved(own, device, non_blocking=False)
         return [

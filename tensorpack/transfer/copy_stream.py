@@ -117,7 +117,6 @@ class CopyStream:
         """Make the stager of large leaves."""
         slots = max(1, -(-nbytes // SLOT))
         most = max(slots, limit // SLOT)
-        self.counters.staging = slots * SLOT
         return Stager(streams, self.device, slots, most, self._polls.synchronize)
 
     def start(
@@ -148,7 +147,7 @@ class CopyStream:
             AxisError: the payload does not fit into the static memory; the same.
             CaptureError: the current or the copy stream is capturing a graph.
             HandoffError: the copy stream is closed, this thread has paused it, or the
-                limit is reached and nobody takes what is in flight.
+                limit is reached and nothing in flight is taken.
 
         Streams:
             Copies are queued on the copy stream. The host does not block, except at
@@ -210,8 +209,7 @@ class CopyStream:
             raise
         flight.set_off(queued.ready, handoff, flights.dropped)
         self.counters.add(leaves, queued.buffers, queued.alone)
-        if queued.alone:
-            self.counters.add_staging(queue.stager)
+        self.counters.add_staging(queue.stager)
         return handoff
 
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
@@ -328,7 +326,7 @@ class CopyStream:
         return len(self._queue.retained) if self._streams is not None else 0
 
     def full(self) -> bool:
-        """Tell whether `start` would block at `max_in_flight`."""
+        """Return whether `start` would block at `max_in_flight`."""
         if self._streams is None:
             return False
         if self._polls.paused_by:
@@ -370,13 +368,13 @@ class CopyStream:
         self._polls.close()
 
     def __repr__(self) -> str:
-        """Say where to, how much is on its way, and whether the core is compiled."""
+        """Show the device, how much is on its way, and whether the core is compiled."""
         state = f"in_flight={self.in_flight}{', native' * self.native}"
         state = "closed" if self._closed else state
         return f"CopyStream({str(self.device)!r}, {state})"
 
     def __enter__(self) -> Self:
-        """Give the copy stream itself; leaving closes it."""
+        """Return the copy stream itself; leaving closes it."""
         return self
 
     def __exit__(

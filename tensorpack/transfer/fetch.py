@@ -46,21 +46,21 @@ class Fetch(Generic[T]):
         self._polls = polls
 
     def __repr__(self) -> str:
-        """Name the class of what travels; its numbers may not be there yet."""
+        """Show the class of what travels; its numbers may not be there yet."""
         return f"Fetch({type(self._twin).__qualname__})"
 
     def __getattr__(self, name: str) -> Never:
-        """Say how the result is got, to who takes the handle for it."""
+        """Raise for the use of the handle as the result."""
         msg = f"a fetch has no `{name}`: `result()` or `await` gives the payload"
         raise AttributeError(msg, name=name, obj=self)
 
     def __getitem__(self, key: object) -> Never:
-        """Say the same, where the result is a container."""
+        """Raise in the same way where the result is a container."""
         msg = f"a fetch has no items ({key!r}): `result()` or `await` gives them"
         raise TypeError(msg)
 
     def done(self) -> bool:
-        """Tell whether the results can be read; while polling is paused, say no."""
+        """Return whether the results can be read; not while polling is paused."""
         return self._polls.all_done(self._events)
 
     def result(self, *, numpy: bool = False) -> T:

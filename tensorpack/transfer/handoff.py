@@ -30,9 +30,9 @@ class Counters:
         copies: how many copies were queued.
         records: how often a stream was recorded on a block.
         blocked: how often `start` blocked the host at `max_in_flight`.
-        staging: bytes of pinned memory that large pageable leaves pass through.
-        staging_growths: how often there was too little of it and more was taken.
-        staging_waits: how often the host waited for some of it, at `staging_limit`.
+        staging_growths: how often large pageable leaves took more pinned memory, each
+            time 4 MiB.
+        staging_waits: how often they had to wait for some, at `staging_limit`.
     """
 
     payloads: int = 0
@@ -41,7 +41,6 @@ class Counters:
     copies: int = 0
     records: int = 0
     blocked: int = 0
-    staging: int = 0
     staging_growths: int = 0
     staging_waits: int = 0
 
@@ -59,16 +58,15 @@ class Counters:
 
     def add_staging(self, stager: Stager) -> None:
         """Take over what a stager has counted."""
-        self.staging = stager.nbytes
         self.staging_growths = stager.growths
         self.staging_waits = stager.waits
 
 
 def _bytes_of(leaf: Any) -> int:
-    """Count the bytes of a leaf's numbers; 0 where it does not tell them."""
+    """Count the bytes of a leaf's numbers; 0 where it does not say."""
     try:
         nbytes = leaf.nbytes
-    except (AttributeError, RuntimeError):  # of a sparse tensor nobody can say
+    except (AttributeError, RuntimeError):  # a sparse tensor has none
         return 0
     return nbytes if isinstance(nbytes, int) else 0
 
@@ -111,19 +109,19 @@ class Handoff(Generic[T]):
         self.flight: Flight | None = flight
 
     def __repr__(self) -> str:
-        """Name the class of what travels; its numbers may not be there yet."""
+        """Show the class of what travels; its numbers may not be there yet."""
         what = "taken" if self._taken else type(self.value).__qualname__
         return f"Handoff({what})"
 
     def __getattr__(self, name: str) -> Never:
-        """Say how the payload is got, to who takes the handoff for it."""
+        """Raise for the use of the handoff as the payload."""
         msg = f"a handoff has no `{name}`: `wait(stream)` gives the payload"
         if self._taken:
             msg = f"a handoff has no `{name}`, and its payload was taken"
         raise AttributeError(msg, name=name, obj=self)
 
     def __getitem__(self, key: object) -> Never:
-        """Say the same, where the payload is a container."""
+        """Raise in the same way where the payload is a container."""
         msg = f"a handoff has no items ({key!r}): `wait(stream)` gives the payload"
         raise TypeError(msg)
 
@@ -168,7 +166,7 @@ class Handoff(Generic[T]):
         return value
 
     def done(self) -> bool:
-        """Tell whether the copies are done; while polling is paused, say no."""
+        """Return whether the copies are done; not while polling is paused."""
         return self._polls.all_done(self.events)
 
     def synchronize(self) -> None:

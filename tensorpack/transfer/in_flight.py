@@ -2,7 +2,7 @@
 
 # Note [in flight]
 The caching allocator records its events only when a block is freed, so a host far
-ahead of the device piles up memory that nobody can reuse. Each `wait` therefore
+ahead of the device piles up memory that cannot be reused. Each `wait` therefore
 records an event on the consumer before it hands a payload out; the event is behind all
 work that was queued for the payload before. When it is done, that payload is past.
 """
@@ -46,7 +46,7 @@ class Flight:
 
     Attributes:
         ready: recorded on the copy stream after the last copy; None until then.
-        owner: gives the handoff, as long as anybody holds it.
+        owner: gives the handoff, as long as it is held.
         readers: the consumers that have it and are not asked yet.
         events: recorded on each consumer behind its work for this payload.
     """
@@ -66,7 +66,7 @@ class Flight:
         self.ready, self.owner = ready, weakref.ref(owner, dropped)
 
     def is_past(self) -> bool:
-        """Tell whether every consumer is proven past it, or nobody can ask for it."""
+        """Return whether every consumer is proven past it, or none can get it."""
         if self.readers:
             return False
         if self.events:
@@ -95,7 +95,7 @@ class Flights:
         polls: Poller,
     ) -> None:
         self.limit = limit
-        self.blocked = 0
+        self.blocked: int = 0
         self._record = record
         self._polls = polls
         self.open: list[Flight] = []
@@ -108,8 +108,8 @@ class Flights:
         """Enter a payload that is being started; block the host while it is full.
 
         Raises:
-            HandoffError: everything in flight is still to be handed out, and nobody
-                does it.
+            HandoffError: everything in flight is still to be handed out, and is
+                not.
         """
         flight = Flight()
         blocked = False
@@ -156,7 +156,7 @@ class Flights:
                 self._changed.notify_all()
 
     def dropped(self, _: object) -> None:
-        """Tell who waits that a handoff is gone that was perhaps never taken."""
+        """Wake who waits: a handoff is gone that was perhaps never taken."""
         if self._waiting:
             with self._lock:
                 self._changed.notify_all()
@@ -167,13 +167,13 @@ class Flights:
             self.open = [f for f in self.open if not f.is_past()]
 
     def full(self) -> bool:
-        """Tell whether `start` would have to block."""
+        """Return whether `start` would have to block."""
         if len(self.open) >= self.limit:
             self.reap()
         return len(self.open) >= self.limit
 
     def oldest(self) -> torch.Event | None:
-        """Give the event after which the first payload that was handed out is past."""
+        """Return the event after which the first one handed out is past."""
         with self._lock:
             for flight in self.open:
                 for key, reader in list(flight.readers.items()):
@@ -218,7 +218,7 @@ class Flights:
             self.refuse("start")
 
     def refuse(self, call: str) -> Never:
-        """Raise: everything in flight is still to be handed out, and nobody does it."""
+        """Raise: everything in flight is still to be handed out."""
         raise HandoffError(
             call=call,
             problem=f"{self.limit} handoffs were started and none was waited for",

@@ -59,7 +59,7 @@ class Slot:
 
     @property
     def contiguous(self) -> bool:
-        """Tell whether the leaf is laid out row by row."""
+        """Return whether the leaf is laid out row by row."""
         step = 1
         for size, stride in zip(
             reversed(self.shape), reversed(self.stride), strict=True
@@ -127,7 +127,7 @@ def layout_of(leaves: Sequence[Any], below: int, *, on: torch.device = _HOST) ->
 
 
 def is_plain(leaf: Any) -> bool:
-    """Tell whether a leaf is its numbers and nothing else.
+    """Return whether a leaf is its numbers and nothing else.
 
     Then its bytes can be copied in the place of the leaf. What has gradients, forward
     or backward, or stands for another tensor in a transform, only torch can copy.
@@ -142,18 +142,18 @@ def is_plain(leaf: Any) -> bool:
 
 
 def _has_tangent(leaf: Tensor) -> bool:
-    """Tell whether forward-mode autograd goes through a leaf."""
+    """Return whether forward-mode autograd goes through a leaf."""
     _, tangent = forward_ad.unpack_dual(leaf)  # type: ignore[no-untyped-call]  # torch's
     return tangent is not None
 
 
 def in_forward_mode() -> bool:
-    """Tell whether tensors may have tangents now: nothing else of them shows it."""
+    """Return whether tensors may have tangents now: nothing else of them shows it."""
     return forward_ad._current_level >= 0
 
 
 def _is_packable(leaf: Any, below: int, on: torch.device) -> bool:
-    """Tell whether a leaf may travel in a pack: plain and small."""
+    """Return whether a leaf may travel in a pack: plain and small."""
     return (
         is_plain(leaf)
         and leaf.device == on
@@ -364,5 +364,5 @@ def _cut_lines(run: str, slots: tuple[Slot, ...], skips: tuple[int, int]) -> lis
 
 
 def _name(dtype: torch.dtype) -> str:
-    """Give a dtype's name, under which the text knows it."""
+    """Return a dtype's name, under which the text knows it."""
     return str(dtype).removeprefix("torch.")

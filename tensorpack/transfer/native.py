@@ -194,7 +194,7 @@ def build(*, verbose: bool = False) -> Path:
 
 
 def _missing() -> Iterator[str]:
-    """Name what a build takes and this machine has not, with the remedy."""
+    """Yield what a build needs and this machine lacks, with the remedy."""
     if os.name != "posix":
         yield "The core is built on Linux and macOS only."
     compiler = os.environ.get("CXX", "c++")

@@ -46,7 +46,7 @@ go alone, 0.60, 1.12 and 1.20. Most sources are pageable.
 
 @functools.lru_cache(maxsize=512)
 def _padding(dtype: torch.dtype, count: int) -> Tensor:
-    """Give the zeros between two leaves."""
+    """Return the zeros between two leaves."""
     with outliving():
         return torch.zeros(count, dtype=dtype, device="cpu")
 
@@ -66,7 +66,7 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def _may_be_asked(leaves: Sequence[Any]) -> bool:
-    """Tell whether leaves may be shown to a guard.
+    """Return whether leaves may be shown to a guard.
 
     Asked for the strides that a nested tensor lacks, it ends the process.
     """
@@ -231,7 +231,7 @@ class Packer:
             self._known.popitem(last=False)
 
     def texts(self) -> list[str]:
-        """Give the source of every layout that has a function."""
+        """Return the source of every layout that has a function."""
         return [inspect.getsource(e.move) for e in self._known.values() if e.move]
 
 

@@ -132,7 +132,7 @@ class Poller:
             self._running.wait_for(lambda: not self.paused_by)
 
     def all_done(self, events: Iterable[torch.Event]) -> bool:
-        """Tell whether events are done; while paused, say no."""
+        """Return whether events are done; not while paused."""
         return not self.paused_by and all(event.query() for event in events)
 
     async def until(self, events: Sequence[torch.Event]) -> None:

@@ -93,5 +93,5 @@ def _prefetched(
 
 @functools.lru_cache(maxsize=64)
 def shared(device: torch.device) -> CopyStream:
-    """Give the copy stream that all loaders of a device share."""
+    """Return the copy stream that all loaders of a device share."""
     return CopyStream(device)

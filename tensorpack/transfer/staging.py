@@ -44,7 +44,7 @@ class PinnedPool:
         self._nbytes = 0
 
     def take(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Give a row of items that no copy reads any more."""
+        """Return a row of items that no copy reads any more."""
         kept = self._free.get((count, dtype))
         if kept and kept[0][0].query():
             memory = kept.popleft()[1]
@@ -53,7 +53,7 @@ class PinnedPool:
         return self._streams.pinned(count, dtype)
 
     def take_bytes(self, nbytes: int) -> Tensor:
-        """Give a row of bytes, for the compiled core."""
+        """Return a row of bytes, for the compiled core."""
         return self.take(nbytes, torch.uint8)
 
     def give_back(self, rows: Iterable[Tensor], free_after: torch.Event) -> None:
@@ -110,14 +110,9 @@ class Stager:
         self._wait_for = wait_for
         self._ring: deque[_Slot] = deque()
         self._lock = threading.Lock()
-        self.waits = 0
-        self.growths = 0
+        self.waits: int = 0
+        self.growths: int = 0
         self._grow(slots)
-
-    @property
-    def nbytes(self) -> int:
-        """How much pinned memory the ring has."""
-        return len(self._ring) * SLOT
 
     def warm(self, nbytes: int) -> None:
         """Have enough slots to stage `nbytes` without waiting for a copy."""
@@ -133,32 +128,32 @@ class Stager:
     def _fresh(self) -> _Slot:
         return _Slot(self._streams.pinned(SLOT, torch.uint8))
 
-    def move(self, leaf: Tensor, stream: torch.Stream) -> tuple[Tensor, Any]:
+    def move(self, leaf: Tensor, stream: torch.Stream) -> tuple[Tensor, Any, bool]:
         """Move one host leaf; call it on the copy stream.
 
         Returns:
-            The leaf on the device, and what must stay alive until the copy is done
-            (None if nothing).
+            The leaf on the device; what must stay alive until the copy is done (None if
+            nothing); and whether the new leaf is one block of memory.
         """
         if not is_plain(leaf):
-            return self._move_odd(leaf)
+            return (*self._move_odd(leaf), False)
         dense = _is_dense(leaf)
         if dense and leaf.is_pinned():
             # DMA reads the caller's own memory: it must live until then.
-            return leaf.to(self._device, non_blocking=True), leaf
+            return leaf.to(self._device, non_blocking=True), leaf, True
         if leaf.numel() == 0:
-            return leaf.to(self._device), None
+            return leaf.to(self._device), None, True
         source = leaf if dense else leaf.resolve_conj().resolve_neg()
         source = source if dense or _is_dense(source) else source.clone()
         if source.nbytes >= _RING_FROM:
             new = torch.empty_like(source, device=self._device)
             self._through_ring(_row(source), _row(new), stream)
-            return new, None
+            return new, None, True
         staged = self._streams.pinned(source.numel(), source.dtype)
         staged.copy_(source.as_strided(staged.shape, (1,)))
         new = staged.to(self._device, non_blocking=True)
         # In place, as no view of another: see Note [packed leaves].
-        return new.as_strided_(source.shape, source.stride()), None
+        return new.as_strided_(source.shape, source.stride()), None, True
 
     def _move_odd(self, leaf: Tensor) -> tuple[Tensor, Any]:
         """Move a leaf that only torch knows how to: sparse, a subclass, with grad."""
@@ -209,7 +204,7 @@ class Stager:
 
 
 def _is_dense(leaf: Tensor) -> bool:
-    """Tell whether a leaf's items lie side by side, and mean what they say."""
+    """Return whether a leaf's items lie side by side, and mean what they say."""
     if leaf.is_conj() or leaf.is_neg():
         return False
     return leaf.is_contiguous() or bool(

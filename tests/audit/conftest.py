@@ -1,21 +1,12 @@
 """What the tests of the audit share: an audit of texts."""
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from audit.texts import HEAD, Audited
 
 from tensorpack._audit.audit import Findings, audit
-
-Audited = Callable[..., Findings]
-
-HEAD = """
-import torch
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
-from torch import Tensor
-"""
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Shapes of bugs of public code, written anew: each is found, its cure is not."""
 
 import pytest
+from audit.texts import Audited
 
 BUGS = {
     "A1: the record forgets a tuple that the move handles": (
@@ -294,7 +295,9 @@ BUGS = {
 
             def clone(self):
                 return Goal(
-                    pose=self.pose.clone(), heading=self.heading, speed=self.speed.clone()
+                    pose=self.pose.clone(),
+                    heading=self.heading,
+                    speed=self.speed.clone(),
                 )
         """,
         "heading=self.heading",
@@ -455,7 +458,7 @@ each_bug = pytest.mark.parametrize("shape", BUGS)
 
 
 @each_bug
-def test_bug_is_found(audited, shape):
+def test_bug_is_found(audited: Audited, shape: str) -> None:
     """Each shape gives one report, of its rule and its fields."""
     rule, names, bad, *_ = BUGS[shape]
 
@@ -468,7 +471,7 @@ def test_bug_is_found(audited, shape):
 
 
 @each_bug
-def test_cure_is_not_accused(audited, shape):
+def test_cure_is_not_accused(audited: Audited, shape: str) -> None:
     """The same class with the one line mended gives no report."""
     _, _, bad, old, new = BUGS[shape]
 
@@ -477,7 +480,7 @@ def test_cure_is_not_accused(audited, shape):
 
 
 @each_bug
-def test_confidence_says_how_sure_it_is(audited, shape):
+def test_confidence_says_how_sure_it_is(audited: Audited, shape: str) -> None:
     """What holds tensors for certain is high; `Any` is low: it may hold none."""
     (report,) = audited(BUGS[shape][2]).reports
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ COMPLETE = FORGETS + "        self.mask.record_stream(stream)\n"
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with one module that forgets a field, and go there."""
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "batch.py").write_text(FORGETS)
@@ -35,14 +36,16 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def python(*args, **options):
-    """Run an interpreter of its own."""
+def python(*args: str) -> str:
+    """Return what an interpreter of its own prints."""
     return subprocess.run(
-        [sys.executable, *args], capture_output=True, text=True, check=False, **options
-    )
+        [sys.executable, *args], capture_output=True, text=True, check=False
+    ).stdout
 
 
-def test_report_says_where_what_why_and_how_sure(project, capsys):
+def test_report_says_where_what_why_and_how_sure(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A report names file, line, rule, confidence, class, method and field."""
     assert 1 == main(["audit", "pkg"])
     assert (
@@ -56,7 +59,9 @@ def test_report_says_where_what_why_and_how_sure(project, capsys):
     ) == capsys.readouterr().out
 
 
-def test_nothing_found_gives_0(project, capsys):
+def test_nothing_found_gives_0(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A complete class gives no report and exit code 0."""
     (project / "pkg" / "batch.py").write_text(COMPLETE)
 
@@ -80,7 +85,9 @@ def test_nothing_found_gives_0(project, capsys):
         (["pkg", "--json", "nowhere/x.json"], "No such file or directory"),
     ],
 )
-def test_what_cannot_run_gives_2(project, capsys, args, message):
+def test_what_cannot_run_gives_2(
+    project: Path, capsys: pytest.CaptureFixture[str], args: list[str], message: str
+) -> None:
     """Arguments that make no audit end with exit code 2 and one line."""
     (project / "empty").mkdir()
 
@@ -88,7 +95,9 @@ def test_what_cannot_run_gives_2(project, capsys, args, message):
     assert message in capsys.readouterr().err
 
 
-def test_json_has_every_report_and_every_skipped_file(project, capsys):
+def test_json_has_every_report_and_every_skipped_file(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`--json` writes what is printed, and why files were left out."""
     (project / "pkg" / "old.py").write_text("print 'two'\n")
 
@@ -102,7 +111,9 @@ def test_json_has_every_report_and_every_skipped_file(project, capsys):
     assert ["pkg/old.py"] == [each["path"] for each in found["skipped"]]
 
 
-def test_sarif_points_at_the_line_and_names_the_rule(project, capsys):
+def test_sarif_points_at_the_line_and_names_the_rule(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`--sarif` writes version 2.1.0 with rules, levels, places and fingerprints."""
     main(["audit", "pkg", "--sarif", "out.sarif"])
 
@@ -118,7 +129,9 @@ def test_sarif_points_at_the_line_and_names_the_rule(project, capsys):
     assert result["partialFingerprints"]
 
 
-def test_baseline_hides_what_is_known_wherever_it_moves(project, capsys):
+def test_baseline_hides_what_is_known_wherever_it_moves(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A known report stays known when lines are added above it; a new one is told."""
     path = project / "pkg" / "batch.py"
     assert 0 == main(["audit", "pkg", "--baseline", "known.json", "--update-baseline"])
@@ -134,7 +147,9 @@ def test_baseline_hides_what_is_known_wherever_it_moves(project, capsys):
     assert "`mask`, annotated" not in out
 
 
-def test_select_and_ignore_choose_rules(project, capsys):
+def test_select_and_ignore_choose_rules(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A rule that is not chosen is not told and does not count."""
     assert 1 == main(["audit", "pkg", "--select", "TP101"])
     assert 0 == main(["audit", "pkg", "--ignore", "TP10"])
@@ -152,7 +167,9 @@ def test_select_and_ignore_choose_rules(project, capsys):
     ],
     ids=["field", "method", "class"],
 )
-def test_comment_silences_a_report(project, capsys, old, new):
+def test_comment_silences_a_report(
+    project: Path, capsys: pytest.CaptureFixture[str], old: str, new: str
+) -> None:
     """A `keep` comment at the field, in the method or at the class silences it."""
     path = project / "pkg" / "batch.py"
     path.write_text(path.read_text().replace(old, new))
@@ -161,7 +178,9 @@ def test_comment_silences_a_report(project, capsys, old, new):
     assert capsys.readouterr().out.endswith("1 silenced\n")
 
 
-def test_comment_for_another_field_silences_nothing(project, capsys):
+def test_comment_for_another_field_silences_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A `keep` comment holds for the fields that it names."""
     path = project / "pkg" / "batch.py"
     text = path.read_text().replace(
@@ -172,7 +191,9 @@ def test_comment_for_another_field_silences_nothing(project, capsys):
     assert 1 == main(["audit", "pkg"])
 
 
-def test_adoption_lists_methods_and_markers(project, capsys):
+def test_adoption_lists_methods_and_markers(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`--adoption` names what would be deleted and what an annotation would need."""
     path = project / "pkg" / "batch.py"
     text = path.read_text().replace("mask: Tensor", "mask: Tensor\n    meta: dict")
@@ -185,13 +206,15 @@ def test_adoption_lists_methods_and_markers(project, capsys):
     assert "      meta: needs types of its items, Dynamic or HostOnly\n" in out
 
 
-def test_explain_shows_a_rule(capsys):
+def test_explain_shows_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
     """`--explain` prints the rule and needs no path."""
     assert 0 == main(["audit", "--explain", "tp103"])
     assert capsys.readouterr().out.startswith("TP103: no method moves a field\n")
 
 
-def test_files_that_cannot_be_audited_have_one_line_each(project, capsys):
+def test_files_that_cannot_be_audited_have_one_line_each(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each bad file is told in one line, and the others are audited all the same."""
     folder = project / "pkg"
     (folder / "two.py").write_text("print 'two'\n")
@@ -224,7 +247,9 @@ def test_files_that_cannot_be_audited_have_one_line_each(project, capsys):
     } == told
 
 
-def test_declared_encoding_is_read(project, capsys):
+def test_declared_encoding_is_read(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file in the encoding that it declares is audited, line ends of Windows too."""
     text = "# coding: latin-1\n# caf\xe9\n" + FORGETS
     path = project / "pkg" / "batch.py"
@@ -234,7 +259,9 @@ def test_declared_encoding_is_read(project, capsys):
     assert "pkg/batch.py:12: TP101" in capsys.readouterr().out
 
 
-def test_links_in_a_circle_end(project, capsys):
+def test_links_in_a_circle_end(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A link to a folder above is not followed; a file has one report by two paths."""
     (project / "pkg" / "again").symlink_to(project / "pkg")
     (project / "pkg" / "same.py").symlink_to(project / "pkg" / "batch.py")
@@ -244,7 +271,9 @@ def test_links_in_a_circle_end(project, capsys):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_no_permission_has_one_line(project, capsys):
+def test_no_permission_has_one_line(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file and a folder without permission are told, and the rest goes on."""
     (project / "pkg" / "secret.py").write_text(FORGETS)
     (project / "pkg" / "secret.py").chmod(0)
@@ -253,10 +282,14 @@ def test_no_permission_has_one_line(project, capsys):
     assert "secret.py: not audited: cannot be read: " in capsys.readouterr().out
 
 
-def test_folder_that_cannot_be_listed_has_one_line(project, capsys, monkeypatch):
+def test_folder_that_cannot_be_listed_has_one_line(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the operating system refuses to list is told, and the rest goes on."""
 
-    def refusing(top, onerror):
+    def refusing(
+        top: Path, onerror: Callable[[OSError], None]
+    ) -> Iterator[tuple[str, list[str], list[str]]]:
         onerror(PermissionError(13, "Permission denied", "pkg/closed"))
         yield from walk(top)
 
@@ -270,7 +303,9 @@ def test_folder_that_cannot_be_listed_has_one_line(project, capsys, monkeypatch)
     )
 
 
-def test_environments_and_outputs_are_passed_over(project, capsys):
+def test_environments_and_outputs_are_passed_over(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Hidden folders, caches and virtual environments are no part of a project."""
     for name in (".git", "node_modules", "env"):
         (project / "pkg" / name).mkdir()
@@ -282,7 +317,7 @@ def test_environments_and_outputs_are_passed_over(project, capsys):
     assert "1 files, " in capsys.readouterr().out
 
 
-def test_audit_imports_neither_torch_nor_attrs():
+def test_audit_imports_neither_torch_nor_attrs() -> None:
     """The command starts without torch, attrs or the audited code."""
     code = (
         "import sys\nfrom tensorpack._cli import main\n"
@@ -291,10 +326,12 @@ def test_audit_imports_neither_torch_nor_attrs():
         "print({'torch', 'attr', 'attrs', 'numpy'} & set(sys.modules))"
     )
 
-    assert "set()" == python("-c", code).stdout.splitlines()[-1]
+    assert "set()" == python("-c", code).splitlines()[-1]
 
 
-def test_audit_does_not_run_the_code(project, capsys):
+def test_audit_does_not_run_the_code(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A module that ends the process when it is imported is only read."""
     (project / "pkg" / "ends.py").write_text("raise SystemExit(7)\n")
 
@@ -303,7 +340,7 @@ def test_audit_does_not_run_the_code(project, capsys):
 
 @pytest.mark.skipif(os.name == "nt", reason="closes descriptors")
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
-def test_closed_streams_change_nothing(project, closed):
+def test_closed_streams_change_nothing(project: Path, closed: str) -> None:
     """Without input, output or errors the exit code is the same."""
     many = project / "pkg" / "many"
     many.mkdir()
@@ -322,7 +359,7 @@ def test_closed_streams_change_nothing(project, closed):
     assert 1 == done.returncode
 
 
-def test_processes_find_the_same(project):
+def test_processes_find_the_same(project: Path) -> None:
     """What one process finds is found by several, in the same order."""
     from tensorpack._audit.audit import audit  # noqa: PLC0415 - only here
 

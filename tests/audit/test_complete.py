@@ -1,6 +1,7 @@
 """Complete methods of public code, written anew: none is accused, a neighbour is."""
 
 import pytest
+from audit.texts import Audited
 
 COMPLETE = {
     "C1: a loop over fields with a recursive walker": (
@@ -32,7 +33,9 @@ COMPLETE = {
             count: int = 0
 
             def to(self, device):
-                moved = {f.name: move(getattr(self, f.name), device) for f in fields(self)}
+                moved = {}
+                for f in fields(self):
+                    moved[f.name] = move(getattr(self, f.name), device)
                 return Batch(**moved)
         """,
         "if isinstance(value, dict):",
@@ -51,8 +54,8 @@ COMPLETE = {
                     vars(self)[name] = value.to(device)
                 return self
         """,
-        "for name, value in vars(self).items():\n                    "
-        "vars(self)[name] = value.to(device)",
+        """for name, value in vars(self).items():
+                    vars(self)[name] = value.to(device)""",
         "self.ids = self.ids.to(device)",
         ("TP103", ("mask",)),
     ),
@@ -134,9 +137,8 @@ COMPLETE = {
                     getattr(self, name).record_stream(stream)
 
             def clone(self):
-                return replace(
-                    self, **{name: getattr(self, name).clone() for name in self._TENSORS}
-                )
+                own = {name: getattr(self, name).clone() for name in self._TENSORS}
+                return replace(self, **own)
         """,
         '_TENSORS = ("ids", "mask")',
         '_TENSORS = ("ids",)',
@@ -406,7 +408,7 @@ each_shape = pytest.mark.parametrize("shape", COMPLETE)
 
 
 @each_shape
-def test_complete_method_is_not_accused(audited, shape):
+def test_complete_method_is_not_accused(audited: Audited, shape: str) -> None:
     """A method that covers every field gives no report of any confidence."""
     text, *_ = COMPLETE[shape]
 
@@ -414,7 +416,7 @@ def test_complete_method_is_not_accused(audited, shape):
 
 
 @each_shape
-def test_its_neighbour_is_found(audited, shape):
+def test_its_neighbour_is_found(audited: Audited, shape: str) -> None:
     """The same class with one field less covered gives a report of that field."""
     text, old, new, expected = COMPLETE[shape]
 

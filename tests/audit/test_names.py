@@ -1,6 +1,7 @@
 """Names across files, orders of bases, and what annotations carry."""
 
 import pytest
+from audit.texts import Audited
 
 BASE = """
 from dataclasses import dataclass
@@ -41,7 +42,9 @@ class Derived({base}):
         ("try:\n    from .base import Base\nexcept ImportError:\n    pass", "Base"),
     ],
 )
-def test_base_is_found_by_every_kind_of_import(audited, imported, base):
+def test_base_is_found_by_every_kind_of_import(
+    audited: Audited, imported: str, base: str
+) -> None:
     """A subclass in another file is joined with its base, however it is imported."""
     found = audited(
         {
@@ -57,7 +60,9 @@ def test_base_is_found_by_every_kind_of_import(audited, imported, base):
 
 
 @pytest.mark.parametrize("imported", ["import pkg.base", "from pkg import base"])
-def test_base_is_found_in_a_folder_without_init(audited, imported):
+def test_base_is_found_in_a_folder_without_init(
+    audited: Audited, imported: str
+) -> None:
     """A namespace package is searched as any other."""
     base = "pkg.base.Base" if imported.startswith("import") else "base.Base"
 
@@ -71,7 +76,7 @@ def test_base_is_found_in_a_folder_without_init(audited, imported):
     assert ["TP109"] == [report.rule for report in found.reports]
 
 
-def test_imports_in_a_circle_end(audited):
+def test_imports_in_a_circle_end(audited: Audited) -> None:
     """Two modules that re-export each other's names give no endless search."""
     found = audited(
         {
@@ -83,12 +88,12 @@ def test_imports_in_a_circle_end(audited):
     assert [] == found.reports
 
 
-def test_classes_that_derive_from_each_other_end(audited):
+def test_classes_that_derive_from_each_other_end(audited: Audited) -> None:
     """A circle of bases, which Python refuses, gives no endless search."""
     assert [] == audited("class A(B):\n    pass\nclass B(A):\n    pass").reports
 
 
-def test_override_of_a_field_replaces_it(audited):
+def test_override_of_a_field_replaces_it(audited: Audited) -> None:
     """A field that a subclass declares anew has the subclass's type."""
     found = audited(
         """
@@ -151,8 +156,8 @@ def test_override_of_a_field_replaces_it(audited):
     ],
 )
 def test_annotation_tells_whether_a_field_carries_tensors(
-    audited, annotation, confidences
-):
+    audited: Audited, annotation: str, confidences: list[str]
+) -> None:
     """Tensors for certain are high, perhaps low, none is no report."""
     found = audited(
         f"""
@@ -201,7 +206,7 @@ def test_annotation_tells_whether_a_field_carries_tensors(
         "class Batch(NamedTuple):",
     ],
 )
-def test_every_maker_of_fields_is_read(audited, header):
+def test_every_maker_of_fields_is_read(audited: Audited, header: str) -> None:
     """Fields of dataclasses, attrs, msgspec, pydantic and named tuples are read."""
     body = """
     ids: Tensor
@@ -215,7 +220,7 @@ def test_every_maker_of_fields_is_read(audited, header):
     assert [("mask",)] == [report.fields for report in found.reports]
 
 
-def test_attributes_of_plain_classes_are_fields(audited):
+def test_attributes_of_plain_classes_are_fields(audited: Audited) -> None:
     """`self.x = x` in `__init__` makes a field of the parameter's type."""
     found = audited(
         """
@@ -234,7 +239,7 @@ def test_attributes_of_plain_classes_are_fields(audited):
 
 
 @pytest.mark.parametrize("base", ["torch.nn.Module", "Protocol", "enum.Enum"])
-def test_modules_and_descriptions_are_not_judged(audited, base):
+def test_modules_and_descriptions_are_not_judged(audited: Audited, base: str) -> None:
     """What moves by other means, or is only a description, gives no report."""
     found = audited(
         f"""

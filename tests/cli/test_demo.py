@@ -401,7 +401,7 @@ def test_demo_refuses_a_wrong_number_of_steps(
     with pytest.raises(SystemExit):
         main(["demo", f"--steps={steps}"])
 
-    assert f"`{steps}` is no whole number of at least 1" in capsys.readouterr().err
+    assert f"`{steps}` is not a whole number of at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.cuda

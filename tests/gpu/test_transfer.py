@@ -231,9 +231,14 @@ def test_pinned_source_is_kept_until_its_copy_is_done(copies: CopyStream) -> Non
 
 
 def test_error_between_copies_keeps_what_was_queued(
-    copies: CopyStream, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After an error in the middle, sources stay until their copies are done."""
+    """After an error in the middle, sources stay until their copies are done.
+
+    In Python; for the compiled core see `test_native`.
+    """
+    monkeypatch.setenv("TENSORPACK_NATIVE", "0")
+    copies = CopyStream("cuda")
     first = torch.ones(1 << 20).pin_memory()
     alive = weakref.ref(first)
     real = copies._queue.stager.move

@@ -157,11 +157,11 @@ def test_device_that_is_none(device: str, where: Any, log: Log) -> None:
         copies.start(Batch([leaf, torch.ones(2)]))
 
     assert (
-        "`found[0]`: a `Nowhere` has a `device` that is none. Let `Nowhere.device` be "
+        "`found[0]`: a `Nowhere` has a `device` that is not a device. Let `Nowhere.device` be "
         "a `torch.device` or its name."
     ) == str(caught.value)
     assert (0, 0) == (copies.in_flight, copies.counters.leaves)
-    with pytest.raises(LeafError, match="has a `device` that is none"):
+    with pytest.raises(LeafError, match="has a `device` that is not a device"):
         copies.start([Undecided(torch.ones(2))])
 
 

@@ -118,6 +118,14 @@ def empty_field() -> None:
     assert_covers(Owner)
 
 
+class Untyped:
+    def __init__(self, ids: Tensor, mask=None) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001  # nothing is known
+        self.ids, self.mask = ids, mask
+
+    def record_stream(self, stream: Any) -> None:
+        self.ids.record_stream(stream)
+
+
 class Pages:
     def __init__(self, table: Tensor) -> None:
         self.table = table
@@ -179,6 +187,13 @@ CLASSES: list[tuple[Callable[[], object], str]] = [
     (
         stuck,
         "`stuck.<locals>.Owner` cannot be put on a device: its copies share `xs[0]`.",
+    ),
+    (
+        lambda: assert_covers(Untyped),
+        (
+            "`Untyped.mask`: it has no annotation. Pass a value: "
+            "`assert_covers(Untyped, mask=...)`."
+        ),
     ),
     (
         empty_field,

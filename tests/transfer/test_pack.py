@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script`"),
 ]
 
-HOST = torch.device("cpu")
+HOST, META = torch.device("cpu"), torch.device("meta")
 BELOW = 1 << 20
 GUARD = 512
 
@@ -378,7 +378,7 @@ def test_leaf_that_goes_alone_keeps_its_tangent(count: int) -> None:
     stager = Stager(streams, HOST, 1, 1, lambda _: None)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(count), torch.full((count,), 5.0))
-        new, _ = stager.move(dual, torch.Stream)  # type: ignore[arg-type]  # unused
+        new, *_ = stager.move(dual, torch.Stream)  # type: ignore[arg-type]  # unused
         value, tangent = forward_ad.unpack_dual(new)
 
         assert 1.0 == value.mean()
@@ -553,6 +553,29 @@ def test_empty_leaf_grows_into_no_other(packer_of: MakePacker) -> None:
         assert torch.ones(5).equal(last)
         assert (2, 0) == other.shape
         assert torch.full((4,), 7.0).equal(empty)
+
+
+def test_leaves_apart_are_gathered_and_have_a_block_each() -> None:
+    """With `pack=False` they pass through one pinned row, and share nothing after."""
+    packer = Packer(BELOW, together=False)
+    sources = [torch.arange(6).view(2, 3), torch.ones(5), torch.ones(2, 3).t()]
+    sources += [torch.ones(0, 2), torch.full((3,), 7, dtype=torch.uint8)]
+    for _ in range(4):
+        entry = packer.find(sources)
+        new, rows, blocks, alone = packer.pack(entry, sources, META, Memory())
+
+        assert (1, 4, ()) == (len(rows), len(blocks), alone)
+        assert {id(new[i]) for i in (0, 1, 2, 4)} == set(map(id, blocks))
+        for source, leaf in zip(sources, new, strict=True):
+            twin = source.to("meta")
+
+            assert (twin.shape, twin.dtype) == (leaf.shape, leaf.dtype)
+            assert twin.stride() == leaf.stride()
+            assert 0 == leaf.storage_offset()
+        rounds = packer.pack(packer.find(sources), sources, HOST, Memory())[0]
+        assert all(map(same_bytes, sources, rounds))
+
+    assert 1 == len(packer.texts())
 
 
 def test_one_small_leaf_goes_alone() -> None:

@@ -204,7 +204,7 @@ def _print(table: _Table) -> None:
 
 
 def _slope(growth: dict[str, dict[str, float]], name: str) -> float:
-    """Give the cost of one leaf more, between the smallest and the largest count."""
+    """Return the cost of one leaf more, between the smallest and the largest count."""
     first, last = str(_GROWTH[0]), str(_GROWTH[-1])
     return (growth[last][name] - growth[first][name]) / (_GROWTH[-1] - _GROWTH[0])
 

@@ -23,7 +23,7 @@ def measure(
     *,
     before: Callable[[], object] | None = None,
 ) -> dict[str, float]:
-    """Give each way's median host time in microseconds: move, record and free.
+    """Return each way's median host time in microseconds: move, record and free.
 
     In each round every way, in random order, lives a burst of lives of which the first
     are not counted: the allocator frees recorded blocks when it is asked for the next
