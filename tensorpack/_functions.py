@@ -1,8 +1,6 @@
 """The free functions: what is done to payloads, tensors, containers and mappings."""
 
-import collections
-import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -14,13 +12,14 @@ from tensorpack._leaves.operations import (
     cloned,
     compacted,
     moved,
-    record,
 )
+from tensorpack._leaves.record import record
 from tensorpack._plan.msgspec_structs import setter_of
 from tensorpack._walk.build import prepared, rebuild
-from tensorpack._walk.values import a_class, has_leaves, is_payload, payload_plan
-from tensorpack._walk.walk import Entries, pairs, walk
-from tensorpack.errors import LeafError, its_fields
+from tensorpack._walk.mappings import check_replaceable, entries_of, merged
+from tensorpack._walk.values import a_class, is_payload, payload_plan
+from tensorpack._walk.walk import pairs, walk
+from tensorpack.errors import its_fields
 
 __all__ = [
     "clone",
@@ -53,12 +52,12 @@ def tensors(value: object, /) -> Iterator[tuple[str, Tensor]]:
 
 
 def opaque(value: object, /) -> Iterator[tuple[str, object]]:
-    """Iterate the leaves that are no tensors, each with its key, in plan order."""
+    """Iterate the leaves that are not tensors, each with its key, in plan order."""
     return iter([pair for pair in pairs(value) if not isinstance(pair[1], Tensor)])
 
 
 def clone(value: T, /) -> T:
-    """Make a twin with new storage for every leaf; host fields are the same objects.
+    """Copy a value, with new storage for every leaf; host fields are the same objects.
 
     Streams:
         Copies are queued on the current stream of each leaf's device; the host does
@@ -119,7 +118,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: T, /) -> T:
 
 
 def compact(value: T, /) -> T:
-    """Make a twin whose leaves hold no memory but their own.
+    """Copy a value so that its leaves hold no memory but their own.
 
     A leaf that is a view of a larger tensor, or that was packed for a transfer, gets
     its own memory; the others are the same objects, as are tensors whose class or
@@ -151,7 +150,7 @@ def evolve(value: T, /, **changes: object) -> T:
         **changes: new values by field name (not by the alias of `__init__`).
 
     Raises:
-        TypeError: a name is no field, or `value` is no payload.
+        TypeError: a name is not a field, or `value` is not a payload.
 
     >>> from tensorpack import payload
     >>> @payload(frozen=True)
@@ -189,7 +188,7 @@ def to_device(
     keys: Iterable[str] | None = None,
     non_blocking: bool = False,
 ) -> T:
-    """Give a twin of any value with every leaf on `device`.
+    """Return a copy of any value with every leaf on `device`.
 
     Args:
         value: a payload, a tensor, a container of them, or with `keys` a mapping.
@@ -212,44 +211,18 @@ def to_device(
     'meta'
     """
     if keys is None:
-        return moved_twin(value, device, non_blocking=non_blocking)
+        return moved_copy(value, device, non_blocking=non_blocking)
     entries = entries_of(value, keys)
     check_replaceable(value)
-    return merged(value, moved_twin(entries, device, non_blocking=non_blocking))
+    return merged(value, moved_copy(entries, device, non_blocking=non_blocking))
 
 
-def check_replaceable(around: object) -> None:
-    """Raise for a mapping that cannot be copied with other entries.
-
-    `copy.copy` of a class that only wraps a dictionary would share that dictionary.
-
-    Raises:
-        TypeError: the mapping is no `dict` and does not say how it is copied.
-    """
-    known = isinstance(around, (dict, collections.UserDict, collections.ChainMap))
-    own = hasattr(type(around), "__copy__") and isinstance(around, MutableMapping)
-    if isinstance(around, Mapping) and not (known or own):
-        msg = (
-            f"{a_class(type(around))} cannot be copied with other entries. "
-            "Pass `dict(mapping)`."
-        )
-        raise TypeError(msg)
-
-
-def merged(around: T, entries: Mapping[str, object]) -> T:
-    """Copy a mapping with some of its entries replaced; the others pass through."""
-    # `torch.compile` cannot look into `copy.copy` of a plain dictionary.
-    new: Any = around
-    new = dict(new) if type(around) is dict else copy.copy(new)
-    new.update(entries)
-    found: T = new
-    return found
-
-
-def moved_twin(value: T, device: torch.device | str | int, *, non_blocking: bool) -> T:
-    """Make the twin of a value on a device, by its plan."""
+def moved_copy(value: T, device: torch.device | str | int, *, non_blocking: bool) -> T:
+    """Make a copy of a value on a device, by its plan."""
     value, found = prepared(value)
-    new = moved(found.leaves, device, non_blocking=non_blocking, plain=found.plain)
+    new = moved(
+        found.leaves, device, non_blocking=non_blocking, only_tensors=found.only_tensors
+    )
     return rebuild(value, new)
 
 
@@ -273,33 +246,6 @@ def record_stream(
         and meta leaves are passed over. The host does not block.
     """
     found = walk(value if keys is None else entries_of(value, keys))
-    record(found.recordable(), stream, where=found.where, plain=found.plain)
-
-
-def entries_of(value: Any, keys: Iterable[str]) -> Any:
-    """Give the entries of a mapping that travel.
-
-    Raises:
-        LeafError: an entry has no lifetime support.
-        TypeError: the value is no mapping.
-    """
-    if not isinstance(value, Mapping):
-        msg = (
-            f"`keys=` goes with a mapping, and this is a `{type(value).__name__}`. "
-            "Leave `keys=` out, or pass the mapping."
-        )
-        raise TypeError(msg)
-    if isinstance(keys, str):
-        msg = f"`keys=` is one text, {keys!r}. Write `keys=({keys!r},)`."
-        raise TypeError(msg)
-    found = Entries({k: value[k] for k in keys if value.get(k) is not None})
-    for key, entry in found.items():
-        if not has_leaves(entry):
-            raise LeafError(
-                key=str(key),
-                found=a_class(type(entry)),
-                problem="stands under a key that travels, but has no lifetime support",
-                remedy=f"Decorate its class with `@payload`, or take {key!r} out of "
-                "the keys.",
-            )
-    return found
+    record(
+        found.recordable(), stream, where=found.where, only_tensors=found.only_tensors
+    )

@@ -64,7 +64,7 @@ def _compiled(cls: type, source: Source, title: str) -> dict[str, types.Function
     """Compile the functions of a class's source."""
     names = {**HELPERS, **source.globals}
     return compile_functions(
-        source.text, names, cls.__module__, cls.__qualname__, title
+        source.text, names, cls.__module__, cls.__qualname__, title, owner=cls
     )
 
 

@@ -9,9 +9,10 @@ import attrs
 import torch
 
 import tensorpack.integrations.adapters  # noqa: F401  # registers them
-from tensorpack._functions import moved_twin
+from tensorpack._functions import moved_copy
 from tensorpack._install import install, restored_on_error
-from tensorpack._leaves.operations import check_methods, moved, pinned, record
+from tensorpack._leaves.operations import check_methods, moved, pinned
+from tensorpack._leaves.record import record
 from tensorpack._leaves.tracing import let_trace_init
 from tensorpack._plan.classes import check_class, is_made
 from tensorpack._plan.fields import plan_class
@@ -65,9 +66,14 @@ class Payload:
         """
         found = walk(self)
         if found.hooked:
-            return moved_twin(self, device, non_blocking=non_blocking)
-        # `moved_twin`, spelled out: see Note [cold caches].
-        new = moved(found.leaves, device, non_blocking=non_blocking, plain=found.plain)
+            return moved_copy(self, device, non_blocking=non_blocking)
+        # `moved_copy`, spelled out: see Note [cold caches].
+        new = moved(
+            found.leaves,
+            device,
+            non_blocking=non_blocking,
+            only_tensors=found.only_tensors,
+        )
         return rebuild(self, new)
 
     def record_stream(self, stream: torch.Stream, /) -> None:
@@ -86,8 +92,12 @@ class Payload:
             host does not block.
         """
         found = walk(self)
-        leaves = found.leaves if found._aside is None else found.recordable()
-        record(leaves, stream, where=found.where, plain=found.plain)
+        record(
+            found.recordable(),
+            stream,
+            where=found.where,
+            only_tensors=found.only_tensors,
+        )
 
     @classmethod
     def payload_keys(cls) -> tuple[str, ...]:

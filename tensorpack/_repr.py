@@ -18,15 +18,31 @@ _text.maxother = _text.maxstring = 60
 def payload_repr(self: Any) -> str:
     """Write a payload as `Inputs(ids=int64[1, 256] cuda:0, ...)`."""
     shown = [
-        f"{a.name}={_value(getattr(self, a.name, '<unset>'))}"
-        for a in attrs.fields(type(self))
-        if a.repr
+        f"{a.name}={_field(self, a.name)}" for a in attrs.fields(type(self)) if a.repr
     ]
     return f"{type(self).__qualname__.rsplit('>.', 1)[-1]}({', '.join(shown)})"
 
 
+def _field(self: Any, name: str) -> str:
+    """Write the value of a field, or what keeps it from being read."""
+    try:
+        value = getattr(self, name)
+    except AttributeError:
+        return "<unset>"
+    except Exception as error:  # noqa: BLE001  # a repr is read while debugging
+        return f"<raises {type(error).__name__}>"
+    return _value(value)
+
+
 def _value(value: object) -> str:
-    """Write one value; of a container, the first items."""
+    """Write one value, whatever it is; of a container, the first items."""
+    try:
+        return _text_of(value)
+    except Exception:  # noqa: BLE001  # a repr is read while debugging
+        return f"<{type(value).__name__}>"
+
+
+def _text_of(value: object) -> str:
     if isinstance(value, Tensor):
         kind = "" if type(value) is Tensor else f"{type(value).__name__} "
         dtype = str(value.dtype).removeprefix("torch.")

@@ -5,25 +5,24 @@ it; every object enters by a global name, which `Source.globals` lists. The keys
 leaves are asked for rarely: `write_keyed` writes `leaves` once more, with them.
 """
 
-import re
-
 import attrs
-from torch import Tensor
 
 from tensorpack._codegen.rebuild import rebuild_text
 from tensorpack._codegen.writing import (
+    Block,
     Key,
+    Line,
     Names,
     function,
     guarded,
-    indented,
     is_arm,
     is_container,
-    is_struct,
     quoted,
     title,
+    variable,
 )
-from tensorpack._leaves.host_types import STAYING
+from tensorpack._leaves.host_types import PLAIN, STAYING
+from tensorpack._plan.classes import is_made
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
     AdapterNode,
@@ -45,6 +44,7 @@ from tensorpack._rules.nodes import (
     TupleNode,
     TypedDictNode,
     UnionNode,
+    children,
 )
 
 __all__ = ["Source", "write", "write_keyed"]
@@ -52,7 +52,7 @@ __all__ = ["Source", "write", "write_keyed"]
 
 @attrs.frozen
 class Source:
-    """The text of a class's traversals, and the objects its names stand for."""
+    """The text of a class's traversals, and the objects its names refer to."""
 
     text: str
     globals: dict[str, object]
@@ -60,7 +60,7 @@ class Source:
 
 def write(plan: ClassPlan) -> Source:
     """Write the source of a class's two traversals."""
-    names = Names({"Tensor": Tensor})
+    names = Names()
     cls = names.of(plan.cls, plan.cls.__name__)
     leaves = _leaves(plan, names, keyed=False)
     return Source(f"{leaves}\n\n{rebuild_text(plan, cls, names)}", names.globals)
@@ -68,56 +68,86 @@ def write(plan: ClassPlan) -> Source:
 
 def write_keyed(plan: ClassPlan) -> Source:
     """Write the traversal that hands over each leaf with its key."""
-    names = Names({"Tensor": Tensor})
+    names = Names()
     return Source(_leaves(plan, names, keyed=True), names.globals)
 
 
 def _leaves(plan: ClassPlan, names: Names, *, keyed: bool) -> str:
     """Write the function that hands every leaf to the walk."""
     how = "with its key, in plan order." if keyed else "in plan order."
-    body = [
+    body: list[Line] = [
         title("Hand every leaf of", plan.cls.__qualname__, f"to `walk`, {how}"),
         "add = walk.add",
     ]
     if plan.stores is not None:
-        names.globals["stores"] = plan.stores
-        test = "if has_extra(self, stores):"
-        body += guarded(test, ["walk.extra(self, stores, at)"])
+        known = names.of(plan.stores, "attribute_names")
+        check = f"walk.check_no_extra(self, {known}, at)"
+        body.append(guarded(f"if has_extra(self, {known}):", check))
     for field in (*plan.fields, *plan.cached):
         lines = _field_lines(field, names, keyed=keyed)
         if field.may_lack and lines:
-            lines = guarded(f"if hasattr(self, {quoted(field.name)}):", lines)
+            lines = [guarded(f"if hasattr(self, {quoted(field.name)}):", *lines)]
         body += lines
     return function("def leaves(self, walk, at):", body)
 
 
-def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[str]:
+def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[Line]:
     """Write the lines of `leaves` for one field."""
     key = Key(()).literal(field.name)
-    read = f"self.{field.name}"
-    writer = _Leaves(names, "walk", keyed)
+    value = _Value(f"self.{field.name}", "x", 0)
     match field.node:
         case DerivedNode(inner=inner) | ResidentNode(inner=inner):
-            writer = _Leaves(names, "walk.aside", keyed)
-            return writer.lines(inner, f"(x := {read})", "x", key)
-        case (
-            PropertyNode()
-            | BorrowedNode()
-            | CachedNode(inner=HostNode() | HostOnlyNode() | BorrowedNode())
-        ):
-            return []
+            return _Leaves(names, "walk.record_only", keyed).lines(inner, value, key)
         case CachedNode(inner=inner, slot=slot):
-            writer = _Leaves(names, "walk.cached", keyed)
-            stored = f"self.__dict__.get({quoted(field.name)})"
+            read = f"self.__dict__.get({quoted(field.name)})"
             if slot is not None:
-                stored = f"kept({names.of(slot, f'slot_{field.name}')}, self)"
-            return writer.lines(inner, f"(x := {stored})", "x", key)
+                read = f"slot_value({names.of(slot, f'slot_{field.name}')}, self)"
+            value = _Value(read, "x", 0)
+            return _Leaves(names, "walk.record_only", keyed).lines(inner, value, key)
         case HostNode() | HostOnlyNode():
-            return writer.lines(field.node, read, read, key)
-        case UnionNode() as node:
-            return [f"x = {read}", *writer.lines(node, "x", "x", key)]
-        case node:
-            return writer.lines(node, f"(x := {read})", "x", key)
+            value = _Value(value.read, value.read, 0)  # read twice, not named
+        case _:
+            pass
+    return _Leaves(names, "walk", keyed).lines(field.node, value, key)
+
+
+def _holds_borrowed(node: Node) -> bool:
+    """Return whether items of a host container are owned and recorded elsewhere."""
+    inside = [node.inside] if isinstance(node, HostNode) and node.inside else []
+    return isinstance(node, BorrowedNode) or any(
+        _holds_borrowed(child) for found in inside for child in children(found)
+    )
+
+
+@attrs.frozen
+class _Value:
+    """A value in the text.
+
+    Attributes:
+        read: the expression that reads it.
+        name: what it is called from then on.
+        depth: how many containers it is in.
+    """
+
+    read: str
+    name: str
+    depth: int
+
+    @property
+    def named(self) -> str:
+        """The expression that reads the value and names it, as an argument."""
+        return self.name if self.read == self.name else f"{self.name} := {self.read}"
+
+    @property
+    def is_present(self) -> str:
+        """The test whether the value is not None, which names it."""
+        named = self.named
+        return f"{named if named == self.name else f'({named})'} is not None"
+
+    def item(self, read: str = "") -> "_Value":
+        """Return a value inside this one: what the loop is at, or what is read."""
+        name = variable(self.depth + 1)
+        return _Value(read or name, name, self.depth + 1)
 
 
 @attrs.frozen
@@ -128,34 +158,44 @@ class _Leaves:
     walk: str
     keyed: bool
 
-    def lines(self, node: Node, read: str, x: str, key: Key) -> list[str]:
-        """Write the lines for a value: `read` gives it, then `x` names it."""
+    def lines(self, node: Node, value: _Value, key: Key) -> list[Line]:
+        """Write the lines for a value, which is read here for the first time."""
         match node:
-            case HostNode(types=types):
-                # A class derived from a struct may have leaves of its own.
-                call = "struct" if any(map(is_struct, types)) else "stays"
-                known = "staying"
-                if not STAYING.issuperset(types):
-                    known = self.names.tuple((*types, type(None)))
-                else:
-                    self.names.globals[known] = STAYING
-                test = f"if type({read}) not in {known}:"
-                return guarded(test, [f"{self.walk}.{call}({x}, {key})"])
+            case HostNode():
+                return [self._host(node, value, key)]
             case HostOnlyNode():
-                test = f"if isinstance({read}, Tensor):"
-                return guarded(test, [f"{self.walk}.host_only({x}, {key})"])
-            case UnionNode(arms=arms):
-                assign = [] if read == x else [read[1:-1].replace(" := ", " = ", 1)]
-                return [*assign, *self._choice(arms, x, key)]
+                check = f"{self.walk}.check_host_only({value.name}, {key})"
+                return [guarded(f"if isinstance({value.named}, Tensor):", check)]
             case BorrowedNode() | DerivedNode() | ResidentNode():
                 return []
             case CachedNode() | PropertyNode():
                 return []
+            case UnionNode(arms=arms):
+                assigned = value.read != value.name
+                assign = [f"{value.name} = {value.read}"] if assigned else []
+                return [*assign, *self._union(arms, value, key)]
             case _:
-                body = [*self._checks(node, x, key), *self._found(node, x, key)]
-                return guarded(f"if {read} is not None:", body)
+                body = [*self._checks(node, value.name, key)]
+                body += self._found(node, value, key)
+                return [guarded(f"if {value.is_present}:", *body)]
 
-    def _checks(self, node: Node, x: str, key: Key) -> list[str]:
+    def _host(self, node: HostNode[type], value: _Value, key: Key) -> Line:
+        """Write the line that checks a host value."""
+        types = node.types
+        # A class derived from a struct may have leaves of its own.
+        struct = any(is_made(base) for tp in types for base in tp.__mro__)
+        check = "check_host_struct" if struct else "check_host"
+        if not STAYING.issuperset(types) or _holds_borrowed(node):
+            known = self.names.tuple((*types, type(None)))
+            test = f"type({value.named}) not in {known}"
+        elif PLAIN.issuperset(types):
+            test = f"type({value.named}) not in plain_types"
+        else:
+            test = f"type({value.named}) not in plain_types"
+            test += f" and not starts_plain({value.name})"
+        return guarded(f"if {test}:", f"{self.walk}.{check}({value.name}, {key})")
+
+    def _checks(self, node: Node, x: str, key: Key) -> list[Line]:
         """Write the line that raises for a container of another class."""
         match node:
             case (
@@ -175,14 +215,12 @@ class _Leaves:
             case _:
                 wanted = "dict"
         test = is_container(node, x, self.names, negated=True)
-        return guarded(
-            f"if {test}:", [f"{self.walk}.wrong({x}, {key}, {quoted(wanted)})"]
-        )
+        check = f"{self.walk}.check_container({x}, {key}, {quoted(wanted)})"
+        return [guarded(f"if {test}:", check)]
 
-    def _found(self, node: Node, x: str, key: Key) -> list[str]:
+    def _found(self, node: Node, value: _Value, key: Key) -> list[Line]:
         """Write the lines for a value that is there, and of the right class."""
-        inner = _next(x)
-        i = f"i{inner[1:]}"
+        x = value.name
         match node:
             case TensorNode() | SelfMovingNode():
                 add = "add" if self.walk == "walk" else f"{self.walk}.add"
@@ -194,35 +232,32 @@ class _Leaves:
             case DynamicNode():
                 return [f"{self.walk}.dynamic({x}, {key})"]
             case SequenceNode(item=item):
-                body = self.lines(item, inner, inner, key.index(i))
-                return _loop(i, f"{inner} in enumerate({x})", f"{inner} in {x}", body)
-            case MappingNode(value=value):
-                names = f"if not plain_names.issuperset(map(type, {x})):"
-                check = guarded(names, [f"{self.walk}.names({x}, {key})"])
-                body = self.lines(value, inner, inner, key.index(i))
-                items, values = f"{inner} in {x}.items()", f"{inner} in {x}.values()"
-                return [*check, *_loop(i, items, values, body)]
+                return [self._loop(item, value, key, x, f"enumerate({x})")]
+            case MappingNode(value=item):
+                loop = self._loop(item, value, key, f"{x}.values()", f"{x}.items()")
+                test = f"if not plain_types.issuperset(map(type, {x})):"
+                return [guarded(test, f"{self.walk}.check_keys({x}, {key})"), loop]
             case TupleNode(items=items):
                 n = len(items)
-                test = f"if len({x}) != {n}:"
-                lines = guarded(test, [f"{self.walk}.length({x}, {key}, {n})"])
+                check = f"{self.walk}.check_length({x}, {key}, {n})"
+                lines: list[Line] = [guarded(f"if len({x}) != {n}:", check)]
                 for n, item in enumerate(items):
-                    read = f"({inner} := {x}[{n}])"
-                    lines += self.lines(item, read, inner, key.literal(f"[{n}]"))
+                    inner = value.item(f"{x}[{n}]")
+                    lines += self.lines(item, inner, key.literal(f"[{n}]"))
                 return lines
             case NamedTupleNode(items=named):
                 lines = []
                 for name, item in named:
-                    read = f"({inner} := {x}.{name})"
-                    lines += self.lines(item, read, inner, key.literal(f".{name}"))
+                    inner = value.item(f"{x}.{name}")
+                    lines += self.lines(item, inner, key.literal(f".{name}"))
                 return lines
             case TypedDictNode(items=named):
                 keys = self.names.of(frozenset(n for n, _ in named), "keys")
-                test = f"if not {keys}.issuperset({x}):"
-                lines = guarded(test, [f"{self.walk}.unknown({x}, {key}, {keys})"])
+                check = f"{self.walk}.check_known_keys({x}, {key}, {keys})"
+                lines = [guarded(f"if not {keys}.issuperset({x}):", check)]
                 for name, item in named:
-                    read = f"({inner} := {x}.get({quoted(name)}))"
-                    lines += self.lines(item, read, inner, key.literal(f"[{name!r}]"))
+                    inner = value.item(f"{x}.get({quoted(name)})")
+                    lines += self.lines(item, inner, key.literal(f"[{name!r}]"))
                 return lines
             case (
                 UnionNode()
@@ -236,34 +271,34 @@ class _Leaves:
             ):
                 return []
 
-    def _choice(self, arms: tuple[Node, ...], x: str, key: Key) -> list[str]:
+    def _loop(
+        self, node: Node, around: _Value, key: Key, items: str, counted: str
+    ) -> Line:
+        """Write a loop over items, which are counted where their key is needed."""
+        item, counter = around.item(), f"i{around.depth + 1}"
+        body = self.lines(node, item, key.index(counter))
+        is_leaf = isinstance(node, (TensorNode, SelfMovingNode))
+        if body and (self.keyed or not is_leaf):
+            return Block(f"for {counter}, {item.name} in {counted}:", body)
+        return Block(f"for {item.name} in {items}:", body or ["pass"])
+
+    def _union(self, arms: tuple[Node, ...], value: _Value, key: Key) -> list[Line]:
         """Write the tests that tell the arms of a union apart."""
-        lines: list[str] = []
+        x = value.name
+        lines: list[Line] = []
         tests: set[str] = set()
         for arm in arms:
             if isinstance(arm, HostOnlyNode):
-                stays = f"{self.walk}.host_only({x}, {key})"
-                return [*lines, *guarded("else:", [stays])]
+                check = f"{self.walk}.check_host_only({x}, {key})"
+                return [*lines, guarded("else:", check)]
             if isinstance(arm, (HostNode, BorrowedNode)):
                 continue
             test = is_arm(arm, x, self.names)
             if test not in tests:  # any payload goes by its own class
                 head = f"{'elif' if tests else 'if'} {test}:"
-                lines += guarded(head, self._found(arm, x, key) or ["pass"])
+                lines.append(guarded(head, *(self._found(arm, value, key) or ["pass"])))
                 tests.add(test)
         types = next((a.types for a in arms if isinstance(a, HostNode)), ())
         known = self.names.tuple(types)
-        keep = f"{self.walk}.keep({x}, {key}, {known})"
-        return [*lines, *guarded(f"elif {x} is not None:", [keep])]
-
-
-def _loop(counter: str, counted: str, plain: str, body: list[str]) -> list[str]:
-    """Write a loop; its counter is left out where nothing in the body reads it."""
-    reads = re.compile(rf"\b{counter}\b")
-    head = f"{counter}, {counted}" if any(map(reads.search, body)) else plain
-    return [f"for {head}:", *indented(body or ["pass"])]
-
-
-def _next(x: str) -> str:
-    """Name the variable one level further in."""
-    return f"x{int(x[1:] or 0) + 1}"
+        check = f"{self.walk}.check_union({x}, {key}, {known})"
+        return [*lines, guarded(f"elif {x} is not None:", check)]

@@ -23,7 +23,6 @@ from typing import (
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.stored import of_class
 from tensorpack.errors import DefinitionError
 
 __all__ = [
@@ -31,6 +30,7 @@ __all__ = [
     "SupportsLifetime",
     "adapter_of",
     "is_tensor_type",
+    "of_class",
     "owns_lifetime",
     "register",
     "register_late",
@@ -48,7 +48,7 @@ class SupportsLifetime(Protocol):
     def to_device(
         self, device: torch.device | str | int, non_blocking: bool = False
     ) -> Self:
-        """Give a twin of the value on `device`."""
+        """Return a copy of the value on `device`."""
 
     def record_stream(self, stream: torch.Stream, /) -> None:
         """Mark the value's device memory as used by `stream`."""
@@ -80,7 +80,7 @@ class LifetimeAdapter(Generic[T]):
         raise NotImplementedError
 
     def rebuild(self, value: T, leaves: Sequence[Tensor]) -> T:
-        """Make the twin of `value` from new leaves, given in the same order."""
+        """Make a copy of `value` with other leaves, given in the same order."""
         raise NotImplementedError
 
     def host(self, value: T) -> Sequence[Tensor]:  # noqa: ARG002  # for subclasses
@@ -113,7 +113,7 @@ class LifetimeAdapter(Generic[T]):
 
 
 def _adapted_type(cls: type) -> type | None:
-    """Give the class that an adapter class names in its base, if it names one."""
+    """Return the class that an adapter class names in its base, if it names one."""
     for base in getattr(cls, "__orig_bases__", ()):
         origin = get_origin(base)
         if isinstance(origin, type) and issubclass(origin, LifetimeAdapter):
@@ -124,7 +124,7 @@ def _adapted_type(cls: type) -> type | None:
             if not isinstance(argument, TypeVar):
                 raise DefinitionError(
                     cls=cls.__qualname__,
-                    problem=f"`{argument}` is no class, so it cannot be adapted",
+                    problem=f"`{argument}` is not a class, so it cannot be adapted",
                     remedy="Name a class: `LifetimeAdapter[Handle]`.",
                 )
     return None
@@ -156,7 +156,7 @@ class _FunctionAdapter(LifetimeAdapter[T]):
 
 
 class _ReadyAdapter(_FunctionAdapter[T]):
-    """An adapter of ours for a foreign type; the user may register another."""
+    """A ready adapter for a foreign type; the user may register another."""
 
 
 def _none(_: object) -> Sequence[Tensor]:
@@ -190,7 +190,7 @@ def _add(adapted: type, adapter: LifetimeAdapter[Any]) -> None:
 
 
 def _same_origin(one: object, other: object) -> bool:
-    """Tell whether an adapter class was only defined again, as by a module reload."""
+    """Return whether an adapter class was defined again, as by a module reload."""
     a, b = type(one), type(other)
     if issubclass(a, _FunctionAdapter) or issubclass(b, _FunctionAdapter):
         return False
@@ -209,7 +209,7 @@ def register(
     Args:
         adapted: the type.
         leaves: lists every tensor that a value owns, always in the same order.
-        rebuild: makes the twin of a value from new leaves, in the same order.
+        rebuild: makes a copy of a value with other leaves, in the same order.
         host: lists the tensors that stay on the host, wherever a value is moved.
 
     Raises:
@@ -263,18 +263,29 @@ _TensorType = type(torch.LongTensor)
 
 
 def is_tensor_type(tp: object) -> bool:
-    """Tell whether an annotation names tensors: a subclass, or `LongTensor` and kin.
+    """Return whether an annotation names tensors: a subclass, or `LongTensor` and kin.
 
-    `torch.LongTensor` and kin are no subclasses of `Tensor` at run time: their
-    metaclass answers for `isinstance` alone.
+    `torch.LongTensor` and kin are not subclasses of `Tensor` at run time: their
+    metaclass answers `isinstance` alone.
     """
     return isinstance(tp, _TensorType) or (
         isinstance(tp, type) and issubclass(tp, Tensor)
     )
 
 
+def of_class(cls: type, name: str) -> Any:
+    """Return what a class or a base of it defines under a name; None if none does.
+
+    `getattr` would ask the metaclass too, and one with a `__getattr__` has any name.
+    """
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return None
+
+
 def supports_lifetime(cls: type) -> bool:
-    """Tell whether a class has the methods of `SupportsLifetime`.
+    """Return whether a class has the methods of `SupportsLifetime`.
 
     The class is asked, not the value: that could answer any name.
     """
@@ -282,10 +293,10 @@ def supports_lifetime(cls: type) -> bool:
 
 
 def owns_lifetime(cls: type) -> bool:
-    """Tell whether values of a class move and record themselves.
+    """Return whether values of a class move and record themselves.
 
     Such a class has its own `record_stream`, `to_device` or `to`, and `is_cuda` or
-    `device`: without the last nobody could tell whether there is anything to record.
+    `device`: without the last there is no telling whether there is anything to record.
     """
     names = _declared(cls)
     return (
@@ -296,11 +307,11 @@ def owns_lifetime(cls: type) -> bool:
 
 
 def _declared(cls: type) -> set[str]:
-    """Give every name that instances of a class have for certain."""
+    """Return every name that instances of a class have for certain."""
     names: set[str] = set()
     for base in cls.__mro__:
         names.update(base.__dict__)
-        for kept in ("__annotations__", "__dataclass_fields__"):
-            found = base.__dict__.get(kept)
+        for listed in ("__annotations__", "__dataclass_fields__"):
+            found = base.__dict__.get(listed)
             names.update(found if isinstance(found, dict) else ())
     return names

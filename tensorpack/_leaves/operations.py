@@ -1,7 +1,6 @@
-"""What is done to leaves: moved to a device, recorded, pinned, cloned."""
+"""New leaves from leaves: moved, pinned, cloned, compacted; each object once."""
 
 import inspect
-import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -9,20 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.once import each_once, stand_twice
-from tensorpack._leaves.storage import as_stored, owned_tensors
-from tensorpack._leaves.streams import is_capturing
-from tensorpack._leaves.tracing import let_trace_as
-from tensorpack.errors import CaptureError, LeafError
+from tensorpack.errors import LeafError
 
 __all__ = [
     "as_leaf",
     "check_methods",
     "cloned",
     "compacted",
+    "each_once",
+    "has_repeats",
     "moved",
     "pinned",
-    "record",
 ]
 
 # Note [cold caches]
@@ -30,8 +26,6 @@ __all__ = [
 # what is computed but what is touched: a call of a Python function costs as much as the
 # move of a small leaf. So a few lines here and in their callers are spelled out.
 
-# Where a leaf is on a CUDA device nobody has to ask first whether there is one.
-_is_capturing_cuda = getattr(torch._C, "_cuda_isCurrentStreamCapturing", is_capturing)
 # Asked whole: `device.type` makes a text, and takes as long as ten such questions.
 _HOST = frozenset({torch.device("cpu"), torch.device("cpu", 0)})
 _CUDA = frozenset(
@@ -44,14 +38,20 @@ _CUDA = frozenset(
 _Device = torch.device
 
 
-class _Guards(threading.local):
-    """A guard for each thread: to make one costs more than to enter it."""
-
-    def __init__(self) -> None:
-        self.as_stored = as_stored()
+def has_repeats(leaves: Sequence[Any]) -> bool:
+    """Return whether an object is among leaves more than once."""
+    return len(set(map(id, leaves))) < len(leaves)
 
 
-_guards = _Guards()
+def each_once(
+    leaves: Sequence[Any], act: Callable[[Sequence[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Act on the leaves; a leaf that comes again gets the same result."""
+    if not has_repeats(leaves):
+        return list(act(leaves))
+    once = {id(leaf): leaf for leaf in leaves}
+    done = dict(zip(once, act(list(once.values())), strict=True))
+    return [done[id(leaf)] for leaf in leaves]
 
 
 def moved(
@@ -59,7 +59,7 @@ def moved(
     device: torch.device | str | int,
     *,
     non_blocking: bool,
-    plain: bool = False,
+    only_tensors: bool = False,
 ) -> list[Any]:
     """Move leaves to a device, each object once.
 
@@ -70,13 +70,15 @@ def moved(
         leaves: tensors, and others that move themselves.
         device: where to: a device, its name or its index.
         non_blocking: let copies from pinned memory go on while the host does.
-        plain: whether the class of every leaf is known to be `Tensor` itself.
+        only_tensors: whether the class of every leaf is known to be `Tensor` itself.
     """
     target = device if type(device) is _Device else torch.device(device)
     flag = non_blocking and target not in _HOST
-    if stand_twice(leaves):
-        return _moved_once(leaves, target, non_blocking=flag)
-    if plain and target in _CUDA:
+    if len(set(map(id, leaves))) < len(leaves):
+        return each_once(
+            leaves, lambda found: [_move_one(leaf, target, flag) for leaf in found]
+        )
+    if only_tensors and target in _CUDA:
         # The same as `to`, but torch has fewer forms of it to try: 0.96 of the time.
         return [leaf.cuda(target, flag) for leaf in leaves]
     # By keyword: the form by position took a sixth longer on an H200.
@@ -89,180 +91,58 @@ def moved(
     ]
 
 
-def _moved_once(
-    leaves: Sequence[Any],
-    device: torch.device | str | int,
-    *,
-    non_blocking: bool,
-    plain: bool = False,  # noqa: ARG001  # the arguments are those of `moved`
-) -> list[Any]:
-    """Move leaves of which some may stand twice."""
-    target = device if type(device) is _Device else torch.device(device)
-    flag = non_blocking and target not in _HOST
-    return each_once(
-        leaves, lambda found: [_move_one(leaf, target, flag) for leaf in found]
-    )
-
-
-# Tracing takes the other: it cannot read the numbers of references.
-let_trace_as(moved, _moved_once)
-
-
 def _move_one(leaf: Any, device: torch.device, non_blocking: bool) -> Any:
-    """Move a tensor of any class, or a leaf that is no tensor."""
+    """Move a tensor of any class, or a leaf that is not a tensor."""
     if isinstance(leaf, Tensor):
         return leaf.to(device, non_blocking=non_blocking)
     cls: Any = type(leaf)
     method = getattr(cls, "to_device", None) or cls.to
+    before = _place(leaf)
     if _takes_non_blocking(method):
-        return as_leaf(leaf, method(leaf, device, non_blocking=non_blocking))
-    return as_leaf(leaf, method(leaf, device))
+        new = as_leaf(leaf, method(leaf, device, non_blocking=non_blocking))
+    else:
+        new = as_leaf(leaf, method(leaf, device))
+    if new is leaf and _place(leaf) != before:
+        raise LeafError(
+            found=f"the `{cls.__name__}`",
+            problem="was moved in place, so the original is changed too",
+            remedy=f"Return a new `{cls.__name__}` from its `{method.__name__}`.",
+        )
+    return new
 
 
-def as_leaf(leaf: Any, twin: Any) -> Any:
-    """Give what a leaf that is no tensor has made of itself.
+def _place(leaf: Any) -> tuple[object, object]:
+    """Return where a leaf says it is."""
+    try:
+        return getattr(leaf, "is_cuda", None), str(getattr(leaf, "device", None))
+    except Exception:  # noqa: BLE001  # recording is what needs an answer
+        return None, ""
+
+
+def as_leaf(leaf: Any, new: Any) -> Any:
+    """Return what a leaf that is not a tensor has made of itself.
 
     Raises:
-        LeafError: no stream could be recorded on it.
+        LeafError: it is of another class.
     """
-    if not callable(getattr(twin, "record_stream", None)):
-        name = type(leaf).__name__
+    cls = type(leaf)
+    if not isinstance(new, cls):
+        name = cls.__name__
         raise LeafError(
             found=f"the `{name}`",
-            problem=f"gave a `{type(twin).__name__}` for itself, on which no stream "
-            "can be recorded",
-            remedy=f"Let `{name}` give a `{name}` when it is moved, pinned or cloned.",
+            problem=f"returned a `{type(new).__name__}` in its place",
+            remedy=f"Return a `{name}` when it is moved, pinned or cloned.",
         )
-    return twin
+    return new
 
 
 @lru_cache(maxsize=256)
 def _takes_non_blocking(method: Callable[..., Any]) -> bool:
-    """Tell whether a type that is no tensor can be told not to block."""
+    """Return whether a method that moves has a parameter `non_blocking`."""
     parameters = inspect.signature(method).parameters
     return "non_blocking" in parameters or any(
         p.kind is p.VAR_KEYWORD for p in parameters.values()
     )
-
-
-def record(
-    leaves: Sequence[Any],
-    stream: torch.Stream,
-    *,
-    where: Callable[[object], tuple[str, str]] = lambda _: ("", ""),
-    plain: bool = False,
-) -> int:
-    """Mark the device memory of leaves as used by a stream, each object once.
-
-    Leaves on the host and meta leaves own no device memory and are passed over. The
-    stream's type is never looked at: the leaf decides what it takes.
-
-    Args:
-        leaves: tensors, and others that record themselves.
-        stream: the stream whose queued work reads them.
-        where: finds the class and the key of a leaf, for an error.
-        plain: whether the class of every leaf is known to be `Tensor` itself.
-
-    Returns:
-        How many times a stream was recorded.
-
-    Raises:
-        CaptureError: the current stream is capturing a graph.
-        LeafError: nobody can tell what memory a leaf owns.
-    """
-    if stand_twice(leaves):
-        leaves = list({id(leaf): leaf for leaf in leaves}.values())
-    if plain and leaves and leaves[0].is_cuda:
-        if _is_capturing_cuda():
-            raise CaptureError(call="record_stream", stream="current")
-        try:
-            with _guards.as_stored:
-                return len([x.record_stream(stream) for x in leaves if x.is_cuda])
-        except NotImplementedError:
-            # Sparse, nested and quantized tensors say so; others never do. What was
-            # recorded already is recorded once more, which is no harm.
-            pass
-    return _record_any(leaves, stream, where)
-
-
-def _record_any(
-    leaves: Sequence[Any],
-    stream: torch.Stream,
-    where: Callable[[object], tuple[str, str]],
-) -> int:
-    """Record a stream on leaves of any kind."""
-    count, asked = 0, False
-    with as_stored():
-        for leaf in leaves:
-            plain = type(leaf) is Tensor
-            if plain and not leaf.is_cuda and (leaf.is_cpu or leaf.is_meta):
-                continue
-            if not asked and is_capturing():
-                raise CaptureError(call="record_stream", stream="current")
-            asked = True
-            if not plain:
-                count += _record_other(leaf, stream, where)
-                continue
-            try:
-                leaf.record_stream(stream)
-            except NotImplementedError:
-                count += _record_odd(leaf, stream, where)
-            else:
-                count += 1
-    return count
-
-
-def _record_other(
-    leaf: Any, stream: torch.Stream, where: Callable[[object], tuple[str, str]]
-) -> int:
-    """Record a stream on a leaf of any kind, if it is on a device."""
-    if not isinstance(leaf, Tensor):
-        return _record_opaque(leaf, stream)
-    if not issubclass(type(leaf), Tensor):  # a mock that only says it is a tensor
-        leaf.record_stream(stream)
-        return 1
-    if leaf.is_cuda or leaf.device.type not in ("cpu", "meta"):
-        return _record_odd(leaf, stream, where)
-    return 0
-
-
-def _record_odd(
-    leaf: Tensor, stream: torch.Stream, where: Callable[[object], tuple[str, str]]
-) -> int:
-    """Record a stream on every block that a tensor of any kind owns."""
-    try:
-        owned = owned_tensors("", leaf)
-    except LeafError as error:
-        root, key = where(leaf)
-        raise LeafError(
-            cls=root,
-            key=key + error.key,
-            found=error.found,
-            problem=error.problem,
-            remedy=error.remedy,
-        ) from None
-    for tensor in owned:
-        tensor.record_stream(stream)
-    return len(owned)
-
-
-def _record_opaque(leaf: Any, stream: torch.Stream) -> int:
-    """Let a leaf that is no tensor record itself, if it is on a device."""
-    if not _is_on_device(leaf):
-        return 0
-    leaf.record_stream(stream)
-    return 1
-
-
-def _is_on_device(leaf: Any) -> bool:
-    """Ask a leaf that is no tensor where it is; if it cannot tell, it shall act."""
-    is_cuda = getattr(leaf, "is_cuda", None)
-    if isinstance(is_cuda, bool) and is_cuda:
-        return True
-    device = getattr(leaf, "device", None)
-    if device is None:
-        return is_cuda is None
-    return torch.device(device).type not in ("cpu", "meta")
 
 
 def pinned(leaves: Sequence[Any]) -> list[Any]:
@@ -277,7 +157,7 @@ def pinned(leaves: Sequence[Any]) -> list[Any]:
 
 
 def cloned(leaves: Sequence[Any]) -> list[Any]:
-    """Give every leaf new storage, each object once."""
+    """Copy every leaf into new storage, each object once."""
 
     def copy(leaf: Any) -> Any:
         return leaf.clone() if isinstance(leaf, Tensor) else as_leaf(leaf, leaf.clone())
@@ -286,7 +166,7 @@ def cloned(leaves: Sequence[Any]) -> list[Any]:
 
 
 def compacted(leaves: Sequence[Any]) -> list[Any]:
-    """Give each leaf that is part of a larger memory its own, each object once."""
+    """Copy each leaf that is part of a larger memory, each object once; others stay."""
 
     def compact(leaf: Any) -> Any:
         if leaf.__class__ is not Tensor or not _is_part(leaf):
@@ -299,7 +179,7 @@ def compacted(leaves: Sequence[Any]) -> list[Any]:
 
 
 def _is_part(leaf: Tensor) -> bool:
-    """Tell whether a tensor's memory holds more than the tensor."""
+    """Return whether a tensor's memory holds more than the tensor."""
     if leaf.layout is not torch.strided or leaf.is_nested or leaf.is_quantized:
         return False
     return leaf.untyped_storage().nbytes() > leaf.numel() * leaf.element_size()

@@ -1,17 +1,18 @@
-"""Odd leaves opened: the plain tensors whose storages an odd one owns."""
+"""Tensors and their storages: the plain tensors that own what an odd one holds."""
 
-# Note [views that stand for other numbers]
-# A conjugate or negative view (`x.conj()`, `x.conj().imag`) shares its base's storage
-# and says by a bit how to read it. torch makes a plain copy of such a view before any
-# operation that knows nothing of the bit, `record_stream` among them: it would mark
-# the copy's block and not the view's. So streams are recorded with these dispatch keys
-# off. So it is for the tensors of zeros without memory that forward-mode autograd uses.
+# Note [lazy views]
+# A conjugate or negative view (`x.conj()`, `x.conj().imag`) shares its base's storage;
+# a bit says how to read it. torch makes a plain copy of such a view before any
+# operation that does not know the bit, `record_stream` among them: it would mark the
+# copy's block and not the view's. So streams are recorded with these dispatch keys off,
+# and with that of the zeros without memory which forward-mode autograd uses.
 
 import functools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tensorpack.errors import LeafError
 
@@ -22,6 +23,9 @@ __all__ = [
     "is_plain_tensor",
     "owned_tensors",
 ]
+
+PLAIN_MARK = "__tensorpack_plain_tensor__"
+"""Marks a subclass of `Tensor` whose values are their numbers and nothing else."""
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -39,7 +43,12 @@ _BITS = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate)
 _BITS = _BITS.add(torch._C.DispatchKey.Negative).add(torch._C.DispatchKey.ZeroTensor)
 
 as_stored = functools.partial(torch._C._ExcludeDispatchKeyGuard, _BITS)
-"""Gives the context in which operations see tensors as they lie in memory."""
+"""Makes the context in which operations see tensors as they lie in memory."""
+
+
+def is_plain_tensor(cls: type) -> bool:
+    """Return whether values of a class are their numbers and nothing else."""
+    return cls is Tensor or PLAIN_MARK in cls.__dict__
 
 
 def owned_tensors(key: str, leaf: Tensor) -> list[Tensor]:
@@ -50,7 +59,7 @@ def owned_tensors(key: str, leaf: Tensor) -> list[Tensor]:
         leaf: any kind of tensor, on a device.
 
     Raises:
-        LeafError: nobody can tell what the leaf owns.
+        LeafError: what the leaf owns cannot be seen.
     """
     inner = inner_tensors(key, leaf)
     return [t for t in inner if t.is_cuda or t.device.type not in ("cpu", "meta")]
@@ -94,7 +103,9 @@ def _bytes_of(leaf: Tensor) -> Tensor:
 def _check_open(key: str, leaf: Tensor) -> None:
     """Refuse a tensor with a dispatch of its own unless its memory is all it has."""
     cls = type(leaf)
-    if cls.__torch_dispatch__ is _DISABLED or _is_fake(cls):
+    if cls.__torch_dispatch__ is _DISABLED or hasattr(cls, PLAIN_MARK):
+        return
+    if issubclass(cls, FakeTensor):
         return
     if not _has_storage(leaf):
         raise _closed(key, leaf, "wraps memory that only it knows")
@@ -102,24 +113,8 @@ def _check_open(key: str, leaf: Tensor) -> None:
         raise _closed(key, leaf, "holds tensors beside its own memory")
 
 
-PLAIN_MARK = "__tensorpack_plain_tensor__"
-"""Marks a subclass of `Tensor` whose values are their numbers and nothing else."""
-
-
-def is_plain_tensor(cls: type) -> bool:
-    """Return whether values of a class are their numbers and nothing else."""
-    return cls is Tensor or PLAIN_MARK in cls.__dict__
-
-
-def _is_fake(cls: type) -> bool:
-    """Return whether a tensor only stands for one: torch's fakes, the test kit's."""
-    return hasattr(cls, PLAIN_MARK) or any(
-        b.__name__ == "FakeTensor" for b in cls.__mro__
-    )
-
-
 def _has_storage(leaf: Tensor) -> bool:
-    """Tell whether a tensor has memory of its own."""
+    """Return whether a tensor has memory of its own."""
     try:
         return leaf.numel() == 0 or leaf.untyped_storage().data_ptr() != 0
     except RuntimeError:
@@ -133,6 +128,6 @@ def _closed(key: str, leaf: Tensor, problem: str) -> LeafError:
     return LeafError(
         key=key,
         found=f"a `{type(leaf).__name__}`",
-        problem=f"{problem}, so no stream can be recorded on it for certain",
+        problem=f"{problem}, so a stream cannot be recorded on all of it",
         remedy=remedy,
     )

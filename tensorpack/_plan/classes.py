@@ -17,7 +17,6 @@ import torch
 
 from tensorpack._plan.msgspec_structs import is_struct, struct_defaults
 from tensorpack._plan.namespace import own_annotations
-from tensorpack._rules.markers import Derived
 from tensorpack.errors import DefinitionError, Refusal, its_fields
 
 __all__ = [
@@ -46,7 +45,6 @@ class Declared:
         default: makes its default, if it has one.
         may_lack: whether an instance may be without it.
         unannotated: whether nobody has said what it holds.
-        computed: whether the class body has a cached property of its name.
     """
 
     name: str
@@ -54,7 +52,6 @@ class Declared:
     default: Callable[[object], object] | None
     may_lack: bool
     unannotated: bool = False
-    computed: bool = False
 
 
 def is_made(cls: type) -> bool:
@@ -75,16 +72,12 @@ def declared_fields(cls: type) -> Iterator[Declared]:
             default = _attrs_default(a)
             lacks = default is None and (own_init or not a.init)
             untyped = a.type is None and not _is_annotated(cls, a.name)
-            computed = isinstance(a.default, functools.cached_property)
-            yield Declared(a.name, a.type, default, lacks, untyped, computed)
-        if _caches_hash(cls):
-            yield Declared(_HASH, Derived[int], lambda _: None, may_lack=False)
+            yield Declared(a.name, a.type, default, lacks, untyped)
         return
     for f in dataclasses.fields(cls):
         default = _dataclass_default(f)
         lacks = default is None and (own_init or not f.init)
-        computed = isinstance(f.default, functools.cached_property)
-        yield Declared(f.name, f.type, default, lacks, computed=computed)
+        yield Declared(f.name, f.type, default, lacks)
 
 
 def _is_annotated(cls: type, name: str) -> bool:
@@ -92,12 +85,11 @@ def _is_annotated(cls: type, name: str) -> bool:
     return any(name in own_annotations(base) for base in cls.__mro__)
 
 
-_HASH = "_attrs_cached_hash"
-
-
 def _caches_hash(cls: type) -> bool:
-    """Tell whether attrs keeps a hash in each instance: a twin must start without."""
-    return is_attrs_method(cls.__hash__) and _HASH in cls.__hash__.__code__.co_names
+    """Return whether attrs keeps a hash in each instance of a class."""
+    method = cls.__hash__
+    names = method.__code__.co_names if is_attrs_method(method) else ()
+    return "_attrs_cached_hash" in names
 
 
 def _has_made_init(cls: type) -> bool:
@@ -195,6 +187,11 @@ _UNFIT: tuple[tuple[Callable[[type], bool], str, str], ...] = (
         lambda cls: bool(vars(cls).get("_is_protocol")),
         "it is a protocol, which has no instances",
         "Decorate the classes that implement it.",
+    ),
+    (
+        _caches_hash,
+        "it is an attrs class that caches its hash, which a moved copy would keep",
+        "Take `cache_hash=True` out.",
     ),
     (
         lambda cls: hasattr(cls, "__msgspec_cached_hash__"),
@@ -308,20 +305,8 @@ def slots_apart(cls: type, declared: Mapping[str, object]) -> Iterator[Refusal]:
                     name,
                     f"is a slot of `{base.__name__}` but no field, so its value would "
                     "be lost",
-                    ("Make it a field.", *_if_cached(base)),
+                    ("Make it a field.",),
                 )
-
-
-def _if_cached(cls: type) -> tuple[str, ...]:
-    """Say what hides the cached properties that attrs keeps in slots."""
-    getter = vars(cls).get("__getattr__")
-    if getter is None or is_attrs_method(getter) or "__attrs_attrs__" not in vars(cls):
-        return ()
-    way = (
-        "Or, if it is a cached property, take the wrapper off the `__getattr__` that "
-        f"attrs has made for it: write `__getattr__` in the body of `{cls.__name__}`."
-    )
-    return (way,)
 
 
 def is_dunder(name: str) -> bool:

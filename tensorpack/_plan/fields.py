@@ -1,6 +1,5 @@
 """Class -> `ClassPlan`: the fields, who declared each, and what it means."""
 
-import contextlib
 import dataclasses
 import inspect
 import types
@@ -15,6 +14,7 @@ from tensorpack._plan.classes import (
     Declared,
     cached_names,
     cached_properties,
+    check_class,
     check_names,
     declared_fields,
     is_dunder,
@@ -36,12 +36,8 @@ from tensorpack._rules import refusals as reasons
 from tensorpack._rules.markers import PLAN, Marker
 from tensorpack._rules.marks import wrong_lengths
 from tensorpack._rules.nodes import (
-    BorrowedNode,
     CachedNode,
     DerivedNode,
-    DynamicNode,
-    HostNode,
-    HostOnlyNode,
     Node,
     PropertyNode,
     ResidentNode,
@@ -71,6 +67,7 @@ def plan_class(
         LifetimeError: some fields have no lifetime support; it lists all of them.
         DefinitionError: a field's name cannot be used, or a correction names none.
     """
+    check_class(cls)  # again: attrs may have made it since
     declared = {field.name: field for field in declared_fields(cls)}
     check_names(cls, declared, corrections)
     check_content(cls, declared)
@@ -83,6 +80,12 @@ def plan_class(
         except RefusedError as error:
             text = spell(_written(field, bases)[1])
             refusals.append(error.at(field.name, text))
+    caches: list[FieldPlan] = []
+    for cached in _cached(cls, declared):
+        try:
+            caches.append(_cached_plan(cached, bases))
+        except RefusedError as error:
+            refusals.append(error.at(cached.name, spell(_returned(cached, bases)[1])))
     read = {field.name: (field.node, field.annotation) for field in fields}
     wrong = wrong_lengths(read)
     refusals.extend(refused.at(name, read[name][1]) for name, refused in wrong)
@@ -94,7 +97,7 @@ def plan_class(
     return ClassPlan(
         cls=cls,
         fields=tuple(fields),
-        cached=tuple(_cached(cls, fields, bases)),
+        cached=tuple(caches),
         assigns=getattr(cls, "__setattr__") is object.__setattr__,  # noqa: B009  # typed apart
         stores=stores_of(cls, declared),
         hooked=hasattr(cls, "__payload_prepare__"),
@@ -177,51 +180,47 @@ def _check_cached(field: Declared, owner: type, annotation: object, cls: type) -
     """
     above = cls.__mro__[: cls.__mro__.index(owner) + 1]
     names = (c.name for c in cached_properties(cls) if c.owner in above)
-    if field.computed or field.name in names:
+    if field.name in names:
         refuse(
             spell(annotation),
-            "is the type of a field, and a cached property has its name, so nobody can "
-            "tell which of them a twin keeps",
+            "is the type of a field, and a cached property has the same name, so a "
+            "copy could keep only one of the two",
             "Keep one of them.",
         )
 
 
-def _cached(cls: type, fields: list[FieldPlan], bases: _Bases) -> Iterator[FieldPlan]:
-    """Describe the cached properties of a class, each place of a value once."""
+def _cached(cls: type, declared: Mapping[str, object]) -> Iterator[CachedProperty]:
+    """Iterate the cached properties that have a place for a value, each place once."""
     done: set[tuple[str, object]] = set()
-    stored = {f.name for f in fields if not isinstance(f.node, PropertyNode)}
+    stored = {
+        name
+        for name in declared
+        if not isinstance(inspect.getattr_static(cls, name, None), property)
+    }
     for cached in cached_properties(cls):
         place = cached.name, cached.slot
         nowhere = cached.slot is None and cls.__dictoffset__ == 0
         if place not in done and cached.name not in stored and not nowhere:
             done.add(place)
-            yield _cached_plan(cached, bases)
+            yield cached
 
 
-def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
-    """Describe a cached property: its return annotation tells only where not to look.
-
-    What is there is judged by its own types: it is never moved, so nothing has to be
-    known of it beforehand.
-    """
+def _returned(cached: CachedProperty, bases: _Bases) -> tuple[type, object]:
+    """Return the class whose annotation of a cached property counts, and that."""
     owner, annotation = cached.owner, returned_by(cached.function)
     for base in bases.cls.__mro__:
         if cached.name in bases.corrections[base]:
-            owner, annotation = base, bases.corrections[base][cached.name]
-        if base in (owner, cached.owner):
+            return base, bases.corrections[base][cached.name]
+        if base is cached.owner:
             break
-    node: Node = DynamicNode()
-    with contextlib.suppress(RefusedError):
-        read = node_of(annotation, bases.context(owner))
-        node = read if isinstance(read, HostNode) or _is_marked(read) else node
-    return FieldPlan(cached.name, CachedNode(node, cached.slot), spell(annotation))
+    return owner, annotation
 
 
-def _is_marked(node: Node) -> bool:
-    """Tell whether a part of an annotation is marked to stay where it is."""
-    if isinstance(node, (HostOnlyNode, BorrowedNode)):
-        return True
-    return any(map(_is_marked, children(node)))
+def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
+    """Describe a cached property by what it returns, as a `Derived` field."""
+    owner, annotation = _returned(cached, bases)
+    node = CachedNode(node_of(annotation, bases.context(owner)), cached.slot)
+    return FieldPlan(cached.name, node, spell(annotation))
 
 
 def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:
@@ -254,11 +253,30 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
         node = ResidentNode(node_of(resident, ctx))
     elif inner is None:
         node = node_of(annotation, ctx)
+        _check_depth(node, text)
     elif field.default is None:
         reasons.NO_DEFAULT.refuse(text, field=field.name)
     else:
         node = DerivedNode(node_of(inner, ctx))
     return FieldPlan(field.name, node, text, field.may_lack, field.default)
+
+
+_DEEPEST = 16  # Python compiles no more than 20 loops inside one another
+
+
+def _check_depth(node: Node, text: str) -> None:
+    """Refuse containers inside one another that are too many to be walked by loops."""
+    level, depth = [node], 0
+    while level:
+        level = [child for one in level for child in children(one)]
+        depth += 1
+    if depth - 1 > _DEEPEST:
+        refuse(
+            text,
+            f"has {depth - 1} types inside one another, and {_DEEPEST} are the most",
+            "Give the inner ones a class of their own, decorated with `@payload`.",
+            "Or write `Dynamic[...]` around the inner ones.",
+        )
 
 
 def _check_descriptor(name: str, attribute: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from tensorpack._leaves.stored import of_class
+from tensorpack._leaves.adapters import of_class
 from tensorpack._plan.classes import cached_names, cached_properties
 from tensorpack._plan.generics import bindings_of
 from tensorpack._plan.msgspec_structs import is_struct

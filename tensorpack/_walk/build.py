@@ -1,24 +1,31 @@
-"""The making of twins: new leaves put where the walk has found the old ones."""
+"""The making of copies: new leaves put where the walk has found the old ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from tensorpack._leaves.adapters import adapter_of
 from tensorpack._leaves.host_types import PLAIN
-from tensorpack._leaves.tracing import has_extra, kept
+from tensorpack._leaves.tracing import let_trace_as
 from tensorpack._plan.plan import ClassPlan
-from tensorpack._rules.containers import like
+from tensorpack._rules.containers import (
+    CONTAINERS,
+    MAPPING_CLASSES,
+    SEQUENCE_CLASSES,
+    like,
+)
 from tensorpack._rules.markers import PLAN
+from tensorpack._walk.mappings import Selection
 from tensorpack._walk.values import (
     Kind,
     a_class,
     is_payload,
     kind_of,
-    mappings,
     payload_plan,
-    sequences,
+    slot_value,
 )
-from tensorpack._walk.walk import Entries, Walk, walk
+from tensorpack._walk.walk import Walk, walk
 from tensorpack.errors import LeafCountError, LeafError
 
 __all__ = ["HELPERS", "Build", "prepared", "rebuild"]
@@ -26,52 +33,87 @@ __all__ = ["HELPERS", "Build", "prepared", "rebuild"]
 T = TypeVar("T")
 
 
+def has_extra(value: Any, names: frozenset[str]) -> bool:
+    """Return whether an instance has attributes that are not fields."""
+    return not names.issuperset(value.__dict__)
+
+
+def starts_plain(value: Any) -> bool:
+    """Return whether a builtin container is empty, or its first item is plain."""
+    cls = type(value)
+    if cls is list or cls is tuple:
+        return not value or type(value[0]) in PLAIN
+    if cls is dict:
+        for name, item in value.items():
+            return type(name) in PLAIN and type(item) in PLAIN
+        return True
+    return False
+
+
+let_trace_as(has_extra, lambda value, names: False)  # noqa: ARG005  # the same
+let_trace_as(slot_value, lambda slot, owner: None)  # noqa: ARG005  # none is recorded
+
+HELPERS: Mapping[str, object] = {
+    **{row.name: row.cls for row in CONTAINERS.values() if not row.is_abstract},
+    "Tensor": Tensor,
+    "has_extra": has_extra,
+    "is_payload": is_payload,
+    "like": like,
+    "mapping_types": MAPPING_CLASSES,
+    "plain_types": PLAIN,
+    "sequence_types": SEQUENCE_CLASSES,
+    "slot_value": slot_value,
+    "starts_plain": starts_plain,
+}
+"""The global names of generated code that are the same for every class."""
+
+
 class Build:
-    """Makes the twin of an object from new leaves, taken in the order of the walk."""
+    """Makes a copy of an object from new leaves, taken in the order of the walk."""
 
     __slots__ = ("_hooked", "rest", "take")
 
-    def __init__(self, leaves: Sequence[object]) -> None:
+    def __init__(self, leaves: Sequence[object], *, hooks: bool = False) -> None:
         self.rest = list(reversed(leaves))
         self.take: Callable[[], Any] = self.rest.pop
-        self._hooked: dict[int, Any] | None = None
+        self._hooked: dict[int, Any] | None = {} if hooks else None
 
     def root(self, value: Any) -> Any:
-        """Make the twin of the walked object itself."""
-        if isinstance(value, Entries):
+        """Copy the walked object itself."""
+        if isinstance(value, Selection):
             return {name: self.dynamic(entry) for name, entry in value.items()}
         if is_payload(value):
             return self.nested(value)
         return self.dynamic(value)
 
     def nested(self, value: Any) -> Any:
-        """Make the twin of a payload."""
-        twin = type(value).__tensorpack_rebuild__(value, self)
+        """Copy a payload."""
+        new = type(value).__tensorpack_rebuild__(value, self)
         if self._hooked is None:
-            return twin
-        # An object that stands in two places is asked once, and its first twin goes to
-        # both. The move that follows makes a twin for each place, as it always does.
+            return new
+        # An object that is in two places is asked once, and its first copy goes to
+        # both. The move that follows makes a copy for each place, as it always does.
         if id(value) not in self._hooked:
-            self._hooked[id(value)] = _hook(twin)
+            self._hooked[id(value)] = _hook(new)
         return self._hooked[id(value)]
 
     def adapted(self, value: Any) -> Any:
-        """Make the twin of a value that has an adapter."""
+        """Copy a value that has an adapter."""
         adapter = adapter_of(type(value))
         if adapter is None:  # the walk has found one
             raise LookupError(type(value))
-        new = [self.take() for _ in adapter.leaves(value)]
-        twin = adapter.rebuild(value, new)
-        if type(twin) is not type(value):
+        leaves = [self.take() for _ in adapter.leaves(value)]
+        new = adapter.rebuild(value, leaves)
+        if type(new) is not type(value):
             raise LeafError(
                 found=f"{adapter!r}",
-                problem=f"made {a_class(type(twin))} from {a_class(type(value))}",
+                problem=f"made {a_class(type(new))} from {a_class(type(value))}",
                 remedy=f"Write an adapter for `{type(value).__name__}` itself.",
             )
-        return twin
+        return new
 
     def dynamic(self, value: Any) -> Any:
-        """Make the twin of a value by the types that are found in it."""
+        """Copy a value by the types that are found in it."""
         match kind_of(value):
             case Kind.LEAF:
                 return self.take()
@@ -87,35 +129,23 @@ class Build:
                 return value
 
 
-HELPERS: Mapping[str, object] = {
-    "has_extra": has_extra,
-    "is_payload": is_payload,
-    "kept": kept,
-    "like": like,
-    "mappings": mappings,
-    "plain_names": PLAIN,
-    "sequences": sequences,
-}
-"""The global names of generated code that are the same for every class."""
-
-
 def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
-    """Make the twin of a walked value from new leaves.
+    """Make a copy of a walked value from new leaves.
 
     Raises:
         LeafCountError: the value does not have as many leaves as were given.
     """
     cls: Any = type(value)
-    # `Build(leaves).root(value)`, spelled out: see Note [cold caches].
+    # `Build(leaves, hooks=hooks)`, spelled out: see Note [cold caches].
     build = object.__new__(Build)
     build.rest = list(reversed(leaves))
     build.take = build.rest.pop
     build._hooked = {} if hooks else None
     try:
         if getattr(cls, PLAN, None).__class__ is ClassPlan and not hooks:
-            twin: T = cls.__tensorpack_rebuild__(value, build)
+            new: T = cls.__tensorpack_rebuild__(value, build)
         else:
-            twin = build.root(value)
+            new = build.root(value)
     except IndexError:
         if build.rest:
             raise
@@ -125,7 +155,7 @@ def rebuild(value: T, leaves: Sequence[object], *, hooks: bool = False) -> T:
         raise count from None
     if build.rest:
         raise LeafCountError(cls=type(value).__qualname__, given=len(leaves))
-    return twin
+    return new
 
 
 def _hook(value: Any) -> Any:
@@ -145,11 +175,11 @@ def _hook(value: Any) -> Any:
 
 
 def prepared(value: Any) -> tuple[Any, Walk]:
-    """Give the value that travels, children prepared first, and its walk."""
+    """Return the value that travels, children prepared first, and its walk."""
     found = walk(value)
     if not found.hooked:
         return value, found
     value = rebuild(value, found.leaves, hooks=True)
-    if isinstance(found.value, Entries):
-        value = Entries(value)
+    if isinstance(found.value, Selection):
+        value = Selection(value)
     return value, walk(value)

@@ -1,7 +1,7 @@
-"""What is said of a value that is not what its annotation says.
+"""The words for a value that is not what its annotation says.
 
-Each function gives the problem, as a clause, and the remedy; where the value stands is
-the walk's to say.
+Each function returns the problem, as a clause, and the remedy; the walk knows where the
+value is.
 """
 
 from collections.abc import Sequence
@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tensorpack._leaves.host_types import is_array
-from tensorpack._walk.hidden import FAR
 from tensorpack._walk.values import a_class, is_builtin, is_payload
+from tensorpack.errors import LeafError
 
 __all__ = [
-    "hidden",
-    "host_only",
+    "Said",
     "key_of_mapping",
-    "length",
     "no_adapter",
     "no_arm",
     "no_field",
@@ -25,18 +23,22 @@ __all__ = [
     "no_payload",
     "no_support",
     "no_tensor",
-    "stray",
+    "not_host",
+    "on_device",
+    "too_deep",
     "unknown_keys",
-    "wrong",
+    "wrong_container",
+    "wrong_length",
 ]
 
 Said = tuple[str, str]
+"""The problem and the remedy."""
 
 _CORRECT = "Correct the value, or the annotation."
 
 
 def no_leaf(value: object) -> Said:
-    """Speak of a leaf that nobody could move and record."""
+    """Describe a leaf that cannot be moved and recorded."""
     remedy = _CORRECT
     if is_payload(value):
         remedy = f"Annotate the field `{type(value).__name__}`."
@@ -45,105 +47,79 @@ def no_leaf(value: object) -> Said:
             "Pass `torch.from_numpy(array)`, or annotate the field `np.ndarray` if it "
             "stays on the host."
         )
-    return "stands where a tensor is annotated", remedy
+    return "was found where a tensor is annotated", remedy
 
 
 def no_payload(value: object) -> Said:
-    """Speak of a value that is no payload, where one is declared."""
+    """Describe a value that is not a payload, where one is annotated."""
     remedy = _CORRECT
     if not is_builtin(value):
         remedy = (
             f"Decorate `{type(value).__name__}` with `@payload`, or correct the value "
             "or the annotation."
         )
-    return "stands where a payload is annotated", remedy
+    return "was found where a payload is annotated", remedy
 
 
 def no_adapter(value: object) -> Said:
-    """Speak of a value whose class no adapter knows, where one is declared."""
+    """Describe a value whose class has no adapter, where one that has is annotated."""
     remedy = _CORRECT
     if not is_builtin(value):
         remedy = (
             f"Write a `LifetimeAdapter[{type(value).__name__}]`, or correct the value "
             "or the annotation."
         )
-    return "has no adapter, but its annotation has one", remedy
+    return "has no adapter, but the annotated class has one", remedy
 
 
 def no_tensor(adapter: object) -> Said:
-    """Speak of what an adapter takes for a leaf."""
-    return f"is no tensor, but {adapter!r} lists it as a leaf", "List tensors only."
+    """Describe what an adapter lists as a leaf and is not a tensor."""
+    return f"is not a tensor, but {adapter!r} lists it as a leaf", "List tensors only."
 
 
 def no_support(value: object, around: object = None) -> Said:
-    """Speak of a value of unknown class, where any value is walked.
+    """Describe a value of unknown class, where any value is walked.
 
     Args:
         value: the value.
-        around: the container that was passed, if the value stands in no field.
+        around: what was passed, if the value is in no field of a payload.
     """
     name = type(value).__name__
     remedy = "move it to a `HostOnly` field."
     if isinstance(around, dict):
         remedy = "pass only the entries that travel (`keys=`, where the call takes it)."
     elif around is not None:
-        remedy = "leave it out."
+        remedy = "pass only values that have it."
     if is_builtin(value):
         return "has no lifetime support", remedy[0].upper() + remedy[1:]
     ways = f"Decorate `{name}` with `@payload`, write a `LifetimeAdapter[{name}]`, or "
     return "has no lifetime support", ways + remedy
 
 
-def hidden(value: object, culprit: object) -> Said:
-    """Speak of a value in a cached property that has or may have a tensor inside.
-
-    Args:
-        value: the value, of unknown class.
-        culprit: what makes it so: a tensor, or an object that cannot be searched.
-    """
-    name, inner = type(value).__name__, a_class(type(culprit))
-    holds = f"holds {inner}"
-    if culprit is FAR:
-        holds = "leads to too many objects to search them for tensors at each use"
-    elif not isinstance(culprit, Tensor):
-        it = "it" if culprit is value else f"{inner} in it"
-        holds = f"nobody can see whether {it} holds a tensor"
-    remedy = (
-        "annotate the property `-> HostOnly[...]` if it never holds device memory, or "
-        "`-> Borrowed[...]` if that is owned and recorded elsewhere."
-    )
-    if is_builtin(value):
-        remedy = f"A{remedy[1:]}"
-    else:
-        ours = f"Decorate `{name}` with `@payload`, write a `LifetimeAdapter[{name}]`"
-        remedy = f"{ours}, or {remedy}"
-    return f"has no lifetime support, and {holds}", remedy
-
-
 def key_of_mapping() -> Said:
-    """Speak of a leaf that is the key of a mapping."""
+    """Describe a leaf that is the key of a mapping."""
     problem = "is the key of a mapping, and keys stay on the host"
     return problem, "Use a host value as the key."
 
 
 def no_arm(value: object) -> Said:
-    """Speak of a value that no arm of a union has claimed."""
+    """Describe a value that is of no arm of a union."""
     add = "Add `Tensor` to the union, or correct the value."
     remedy = add if isinstance(value, Tensor) else _CORRECT
-    return "belongs to no arm of the annotated union", remedy
+    return "does not match any arm of the annotated union", remedy
 
 
 def no_host_struct(value: object) -> Said:
-    """Speak of a value of another class than the host struct that is annotated."""
-    problem = "stands where a struct of host values is annotated, and has others"
+    """Describe a value that holds others than host values, in a host struct's place."""
+    problem = "is not a host struct, but the field is annotated as one"
     return problem, f"Annotate the field `{type(value).__name__}`, a payload."
 
 
-def stray(value: object) -> Said:
-    """Speak of a leaf or a payload where a host value is declared."""
+def not_host(value: object) -> Said:
+    """Describe a leaf or a payload where a host value is annotated."""
     name = "Tensor" if isinstance(value, Tensor) else type(value).__name__
     problem = (
-        "stands where a host value is annotated, so it would be neither moved nor "
+        "was found where a host value is annotated, so it would be neither moved nor "
         "recorded"
     )
     remedy = (
@@ -153,9 +129,9 @@ def stray(value: object) -> Said:
     return problem, remedy
 
 
-def host_only(value: Tensor) -> Said:
-    """Speak of a tensor on a device where the value must stay on the host."""
-    problem = f"stands in a `HostOnly` field but lives on `{value.device}`"
+def on_device(value: Tensor) -> Said:
+    """Describe a tensor on a device where the value must stay on the host."""
+    problem = f"is in a `HostOnly` field but lives on `{value.device}`"
     remedy = (
         "Annotate the field `Tensor`, or mark it `Borrowed` if it is owned and "
         "recorded elsewhere."
@@ -163,8 +139,8 @@ def host_only(value: Tensor) -> Said:
     return problem, remedy
 
 
-def wrong(value: object, wanted: str) -> Said:
-    """Speak of a value that is no container of the annotated class."""
+def wrong_container(value: object, wanted: str) -> Said:
+    """Describe a value that is not a container of the annotated class."""
     name, remedy = type(value).__name__, _CORRECT
     if isinstance(value, Tensor):
         remedy = (
@@ -173,14 +149,14 @@ def wrong(value: object, wanted: str) -> Said:
         )
     elif any(base.__name__ == wanted for base in type(value).__mro__):
         remedy = (
-            f"Nobody can tell how to make another `{name}`: pass a plain `{wanted}`, "
-            f"or write a `LifetimeAdapter[{name}]`."
+            f"tensorpack cannot rebuild a `{name}`: pass a plain `{wanted}`, or write "
+            f"a `LifetimeAdapter[{name}]`."
         )
-    return f"stands where `{wanted}` is annotated", remedy
+    return f"was found where `{wanted}` is annotated", remedy
 
 
-def length(value: Sequence[object], wanted: int) -> Said:
-    """Speak of a tuple of another length than annotated."""
+def wrong_length(value: Sequence[object], wanted: int) -> Said:
+    """Describe a tuple whose length is not the annotated one."""
     has = f"has {len(value)} item{'s' * (len(value) != 1)}"
     remedy = "For a tuple of any length write `tuple[Tensor, ...]`."
     return f"{has}, and its annotation says {wanted}", (
@@ -189,7 +165,7 @@ def length(value: Sequence[object], wanted: int) -> Said:
 
 
 def unknown_keys(names: Sequence[str]) -> Said:
-    """Speak of keys that a typed dictionary does not declare."""
+    """Describe keys that a typed dictionary does not declare."""
     many = len(names) > 1
     has = f"has the key{'s' * many} {', '.join(map(repr, names))}"
     remedy = (
@@ -199,7 +175,16 @@ def unknown_keys(names: Sequence[str]) -> Said:
 
 
 def no_field(owner: type, name: str) -> Said:
-    """Speak of an attribute of an instance that is no field."""
+    """Describe an attribute of an instance that is not a field."""
     what = f"is an attribute of this `{owner.__qualname__}`"
     remedy = f"Declare the field in the class: `{name}: ...`."
-    return f"{what} but no field, so it would be lost", remedy
+    return f"{what} but not a field, so it would be lost", remedy
+
+
+def too_deep(cls: type) -> LeafError:
+    """Return the error for a chain of payloads that is longer than Python's stack."""
+    return LeafError(
+        found=a_class(cls),
+        problem="holds payloads inside one another, more than Python's stack can walk",
+        remedy="Hold them in a list, or mark the field that links them `Borrowed`.",
+    )

@@ -1,21 +1,29 @@
 """What a value is, as far as its lifetime goes: asked of values, not of annotations."""
 
+import collections
+import contextlib
 import enum
-from collections.abc import Iterator
+import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from tensorpack._leaves.adapters import adapter_of, owns_lifetime, supports_lifetime
-from tensorpack._leaves.host_types import is_host_class, is_plain
-from tensorpack._leaves.stored import of_class
+from tensorpack._leaves.adapters import (
+    adapter_of,
+    of_class,
+    owns_lifetime,
+    supports_lifetime,
+)
+from tensorpack._leaves.host_types import PLAIN, is_array, is_host_class, is_plain
+from tensorpack._plan.msgspec_structs import is_struct
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._plan.structs import is_named_tuple
 from tensorpack._rules.containers import MAPPING_CLASSES, SEQUENCE_CLASSES
 from tensorpack._rules.markers import BASE, PLAN
-from tensorpack._walk.host_values import is_host_value
 from tensorpack.errors import UndecoratedError
 
 __all__ = [
@@ -23,19 +31,15 @@ __all__ = [
     "a_class",
     "has_leaves",
     "is_builtin",
+    "is_host_value",
     "is_leaf_class",
     "is_of_payload",
     "is_payload",
     "items_of",
-    "kind_by_class",
     "kind_of",
-    "mappings",
     "payload_plan",
-    "sequences",
+    "slot_value",
 ]
-
-sequences = SEQUENCE_CLASSES
-mappings = MAPPING_CLASSES
 
 
 class Kind(enum.Enum):
@@ -50,27 +54,24 @@ class Kind(enum.Enum):
 
 
 def kind_of(value: object) -> Kind:
-    """Tell what a value is."""
-    return Kind.LEAF if isinstance(value, Tensor) else kind_by_class(value)
-
-
-def kind_by_class(value: object) -> Kind:
-    """Tell what a value is without running its code, not even its `__class__`."""
+    """Return what a value is."""
     kind = _kind_of_class(type(value))
     if kind is not None:
         return kind
-    if is_compiling() and _is_host_by_class(type(value)):  # which cannot search it
+    if isinstance(value, Tensor):  # a mock that only says it is a tensor
+        return Kind.LEAF
+    if is_compiling() and _is_host_by_class(type(value)):  # tracing cannot look inside
         return Kind.HOST
     return Kind.HOST if is_host_value(value) else Kind.UNKNOWN
 
 
 def _kind_of_class(cls: type) -> Kind | None:
-    """Tell what every value of a class is; None if that depends on the value."""
+    """Return what every value of a class is; None if that depends on the value."""
     if issubclass(cls, Tensor):
         return Kind.LEAF
     if is_plain(cls):
         return Kind.HOST
-    if cls in mappings or cls in sequences:
+    if cls in MAPPING_CLASSES or cls in SEQUENCE_CLASSES:
         return Kind.CONTAINER
     if is_of_payload(cls):
         return Kind.PAYLOAD
@@ -82,7 +83,7 @@ def _kind_of_class(cls: type) -> Kind | None:
 
 
 def _is_host_by_class(cls: type) -> bool:
-    """Tell whether a class is a host type."""
+    """Return whether a class is a host type."""
     return is_host_class(cls)
 
 
@@ -92,14 +93,14 @@ for _asked in (_kind_of_class, _is_host_by_class):
 
 
 def has_leaves(value: object) -> bool:
-    """Tell whether a value is a leaf, a payload or a container: something to move."""
+    """Return whether a value is a leaf, a payload or a container."""
     return kind_of(value) not in (Kind.HOST, Kind.UNKNOWN)
 
 
 def is_leaf_class(cls: type) -> bool:
-    """Tell whether values of a class can be moved and recorded as leaves.
+    """Return whether values of a class can be moved and recorded as leaves.
 
-    A payload is none: it travels by its plan, and only where one is annotated.
+    A payload cannot: it travels by its plan, and only where one is annotated.
     """
     if issubclass(cls, Tensor):
         return True
@@ -109,22 +110,22 @@ def is_leaf_class(cls: type) -> bool:
 
 
 def is_of_payload(cls: type) -> bool:
-    """Tell whether a class is a payload, or derives from one or from the base."""
+    """Return whether a class is a payload, or derives from one or from the base."""
     return any(PLAN in base.__dict__ or BASE in base.__dict__ for base in cls.__mro__)
 
 
 def is_payload(value: object) -> bool:
-    """Tell whether a value is an instance of a payload, or of a subclass of one."""
+    """Return whether a value is an instance of a payload, or of a subclass of one."""
     # Not `is not None`: a metaclass with a `__getattr__` may give anything.
     return getattr(type(value), PLAN, None).__class__ is ClassPlan
 
 
 def payload_plan(cls: type, key: str = "") -> Any:
-    """Give the plan of a payload class.
+    """Return the plan of a payload class.
 
     Raises:
-        UndecoratedError: the class is no payload itself. A base's plan does not count:
-            it would lose the fields of the class.
+        UndecoratedError: the class itself is not a payload. A base's plan does not
+            count: it would lose the fields of the class.
     """
     plan = of_class(cls, PLAN)
     if plan is not None and plan.cls is cls:
@@ -142,8 +143,103 @@ def payload_plan(cls: type, key: str = "") -> Any:
     )
 
 
+# Host values: what has no room for a leaf, however deep one looks.
+
+_CONTAINERS: tuple[tuple[type, Any], ...] = (
+    (list, list.__iter__),
+    (tuple, tuple.__iter__),
+    (set, set.__iter__),
+    (frozenset, frozenset.__iter__),
+    (collections.deque, collections.deque.__iter__),
+)
+_WITHOUT_SLOTS = frozenset(
+    {
+        *(slice, dict, collections.OrderedDict, collections.defaultdict),
+        *(base for base, _ in _CONTAINERS),
+    }
+)
+"""Builtin classes: what they have as members is not a slot of an instance."""
+
+
+_PLAIN = (*PLAIN, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def is_host_value(value: object) -> bool:
+    """Return whether a value is a host value, with all that it holds."""
+    if is_plain(type(value)):
+        return True
+    seen: dict[int, object] = {}  # what is shared, or leads back, is looked at once
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if is_plain(type(one)) or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        inside = _inside(one)
+        if inside is None:
+            return False
+        rest += inside
+    return True
+
+
+def _inside(value: Any) -> Iterable[object] | None:
+    """Return what must be host values for a value to be one; None if it cannot be."""
+    cls = type(value)
+    if issubclass(cls, type):  # it belongs to its module
+        return ()
+    items = _items_in(value)
+    if items is not None:
+        return [*items, *_stored(value)]
+    if is_host_class(cls) or issubclass(cls, _PLAIN):
+        if is_array(value) or hasattr(cls, "dtype"):  # a row of an array has one too
+            return None if value.dtype.hasobject else _stored(value)
+        return _stored(value)
+    made = ("__attrs_attrs__", "__dataclass_fields__")
+    if any(of_class(cls, name) is not None for name in made) or is_struct(cls):
+        # What its cached properties keep, and what is not a field, counts as well.
+        return _stored(value) or None
+    return None
+
+
+def _items_in(value: Any) -> Iterable[object] | None:
+    """Return what is in a container, a mapping or a slice; None for another value."""
+    cls = type(value)
+    if cls is slice:
+        return value.start, value.stop, value.step
+    for base, iterate in _CONTAINERS:
+        if issubclass(cls, base):
+            found: Iterable[object] = iterate(value)
+            return found
+    if issubclass(cls, dict):
+        return (*dict.keys(value), *dict.values(value))
+    return None
+
+
+def _stored(value: object) -> list[object]:
+    """List what an instance keeps in slots and in its `__dict__`, but for classes.
+
+    None of its own code runs.
+    """
+    found: list[object] = []
+    for base in type(value).__mro__:
+        if base in _WITHOUT_SLOTS:
+            continue
+        found += (slot_value(member, value) for member in base.__dict__.values())
+    with contextlib.suppress(AttributeError):  # of slots alone
+        found += object.__getattribute__(value, "__dict__").values()
+    return [one for one in found if not issubclass(type(one), type)]
+
+
+def slot_value(slot: object, owner: object) -> Any:
+    """Return what a slot holds, or None: reading the attribute could compute it."""
+    if isinstance(slot, types.MemberDescriptorType):
+        with contextlib.suppress(AttributeError):  # nothing is there
+            return slot.__get__(owner)
+    return None
+
+
 def is_builtin(value: object) -> bool:
-    """Tell whether nobody could decorate the class of a value."""
+    """Return whether the class of a value cannot be decorated by its user."""
     of_others = type(value).__module__ in ("builtins", "numpy")
     return of_others or isinstance(value, Tensor)
 
@@ -161,6 +257,6 @@ def items_of(value: Any) -> Iterator[tuple[str, object]]:
 
 
 def a_class(cls: type) -> str:
-    """Name a class with its article: "an `int`"."""
+    """Return the name of a class with its article: "an `int`"."""
     name = cls.__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} `{name}`"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensorpack._leaves.adapters import register_late, register_marked
-from tensorpack._walk.host_values import is_host_value
+from tensorpack._walk.values import is_host_value
 from tensorpack.errors import LeafError
 
 __all__: list[str] = []

@@ -77,12 +77,12 @@ class DeviceTensor(Tensor):
         parts: of a tensor that is sparse, the tensors that its numbers lie in.
     """
 
+    __tensorpack_plain_tensor__ = True  # moved and packed as a `Tensor` is
     numbers: Tensor
     block: Block
     world: Any
     parts: Sequence["DeviceTensor"]
 
-    __tensorpack_plain_tensor__ = True  # moved and packed as a `Tensor` is
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch does
 
     def __new__(

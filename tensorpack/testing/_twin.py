@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.tracing import kept
 from tensorpack._plan.classes import cached_properties
 from tensorpack._plan.msgspec_structs import setter_of
 from tensorpack._rules.markers import Marker
+from tensorpack._walk.values import slot_value
 from tensorpack.testing._log import is_under
 from tensorpack.testing._oracle import Found, Search, attributes
 from tensorpack.testing._world import World, active
@@ -124,6 +124,6 @@ def _copy_cached(met: object, memo: dict[int, Any]) -> None:
     if twin is met or type(twin) is not type(met):
         return
     for cached in cached_properties(type(met)):
-        value = None if cached.slot is None else kept(cached.slot, met)
+        value = slot_value(cached.slot, met)
         if value is not None:
             setter_of(type(met))(twin, cached.name, copy.deepcopy(value, memo))

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.once import each_once, stand_twice
-from tensorpack._leaves.operations import as_leaf, moved
+from tensorpack._leaves.operations import as_leaf, each_once, has_repeats, moved
 from tensorpack._leaves.storage import owned_tensors
 from tensorpack._leaves.streams import Streams
 from tensorpack._walk.values import a_class
@@ -129,7 +128,7 @@ class CopyQueue:
                     after = self._check(leaves, key_of, after)
                 with self._lock:
                     return self._put_natively(self.core, leaves, after)
-        if stand_twice(leaves):
+        if has_repeats(leaves):
             return self._put_each_once(leaves, key_of, after)
         entry = self.packer.find(leaves)
         if entry.move is None:

@@ -6,8 +6,8 @@ from typing import Any, Generic, Never, TypeVar
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.once import each_once
-from tensorpack._leaves.operations import moved, record
+from tensorpack._leaves.operations import each_once, moved
+from tensorpack._leaves.record import record
 from tensorpack._leaves.storage import is_plain_tensor
 from tensorpack._leaves.streams import Streams
 from tensorpack._walk.build import rebuild

@@ -7,7 +7,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from tensorpack._leaves.operations import record
+from tensorpack._leaves.record import record
 from tensorpack.errors import HandoffError
 from tensorpack.transfer.copy_queue import Queued
 from tensorpack.transfer.in_flight import Flight

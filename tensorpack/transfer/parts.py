@@ -3,10 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tensorpack._functions import check_replaceable, entries_of, merged
 from tensorpack._walk.build import prepared, rebuild
+from tensorpack._walk.mappings import (
+    Selection,
+    check_replaceable,
+    entries_of,
+    merged,
+)
 from tensorpack._walk.values import is_payload, payload_plan
-from tensorpack._walk.walk import Entries, pairs
+from tensorpack._walk.walk import pairs
 from tensorpack.errors import its_fields
 
 __all__ = ["parted"]
@@ -41,7 +46,7 @@ def parted(
     whole = prepared(value)[0] if prepares else value
     leaves = pairs(whole)
     inside = tuple(f"{name}{mark}" for name in names for mark in ".[")
-    part = Entries(
+    part = Selection(
         {key: leaf for key, leaf in leaves if key in names or key.startswith(inside)}
     )
 

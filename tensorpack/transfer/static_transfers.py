@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tensorpack._leaves.operations import record
+from tensorpack._leaves.record import record
 from tensorpack._walk.build import prepared
 from tensorpack._walk.walk import Walk
 from tensorpack.errors import CaptureError

@@ -194,7 +194,9 @@ def test_arrays_follow_their_axes() -> None:
     class Hosted(Payload):
         ids: Annotated[np.ndarray[Any, Any], Axis("requests", pad=9)]
         starts: Annotated[np.ndarray[Any, Any], Offsets("requests")]
-        last: Annotated[np.ndarray[Any, Any], Axis("requests", pad=0), Index("requests")]
+        last: Annotated[
+            np.ndarray[Any, Any], Axis("requests", pad=0), Index("requests")
+        ]
 
     whole = Hosted(np.arange(6).reshape(3, 2), np.array([0, 1, 3, 6]), np.arange(3))
 
@@ -257,9 +259,7 @@ def test_fields_without_an_axis_are_the_same_objects() -> None:
         cache: Borrowed[Tensor | None] = None
         total: Derived[Tensor | None] = None
 
-    whole = Outer(
-        torch.arange(2), ROPE, decode(1), [1], ROPE, torch.ones(1)
-    )
+    whole = Outer(torch.arange(2), ROPE, decode(1), [1], ROPE, torch.ones(1))
     value = select(whole, blocks=[0])
 
     for name in ("ids", "other", "log", "cache"):
@@ -316,7 +316,9 @@ def test_static_memory_is_made_for_every_dtype() -> None:
 
     leaves = (static.a, static.b, static.c)
     assert 1 == len({leaf.untyped_storage().data_ptr() for leaf in leaves})
-    assert [0, 0, 0] == [leaf.data_ptr() % 256 - static.a.data_ptr() % 256 for leaf in leaves]
+    assert [0, 0, 0] == [
+        leaf.data_ptr() % 256 - static.a.data_ptr() % 256 for leaf in leaves
+    ]
     assert [3, 0.5, 0] == [leaf.flatten()[-1].item() for leaf in leaves]
     assert not any(leaf._is_view() for leaf in leaves)
 

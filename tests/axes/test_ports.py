@@ -10,7 +10,16 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from tensorpack import Axis, CopyStream, HostOnly, Index, Offsets, Payload, Size, payload
+from tensorpack import (
+    Axis,
+    CopyStream,
+    HostOnly,
+    Index,
+    Offsets,
+    Payload,
+    Size,
+    payload,
+)
 from tensorpack.axes import cat, copy_, empty_like, pad, select, split
 
 # Attention metadata: 26 fields, five of them copies on the host, and a slice.
@@ -381,7 +390,9 @@ def test_decode_input_is_padded_and_unpadded() -> None:
     expected = pad_by_hand(batch.input_ids, batch.seq_lens, batch.table, 8)
     wide = pad(batch, requests=8)
 
-    for one, two in zip(expected, (wide.input_ids, wide.seq_lens, wide.table), strict=True):
+    for one, two in zip(
+        expected, (wide.input_ids, wide.seq_lens, wide.table), strict=True
+    ):
         assert torch.equal(one, two)
     assert torch.equal(batch.table, select(wide, requests=slice(0, 3)).table)
 

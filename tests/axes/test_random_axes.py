@@ -131,7 +131,9 @@ def flat(value: Any, before: str = "") -> dict[str, Any]:
 
 def assert_same(expected: Mapping[str, Any], actual: Any) -> None:
     """Hold cells against a payload."""
-    wanted = {k: v for k, v in expected.items() if not (isinstance(v, list) and v == [])}
+    wanted = {
+        k: v for k, v in expected.items() if not (isinstance(v, list) and v == [])
+    }
     found = flat(actual)
     assert wanted.keys() == found.keys()
     for key, value in wanted.items():

@@ -79,7 +79,7 @@ def test_show_prints_each_field_with_its_role(
         ("images", "list[Tensor] | None", "leaves", "a tensor"),
         ("size", "int", "host", "a host type"),
         ("owner", "HostOnly[object]", "host only", "marked `HostOnly`"),
-        ("total", "Tensor", "cached", "a cached property: walked at run time"),
+        ("total", "Tensor", "cached", "a cached property: a tensor"),
         ("count", "int", "host", "a cached property: a host type"),
     ):
         assert any(all(c in line for c in cells) for line in lines), cells

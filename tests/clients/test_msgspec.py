@@ -127,7 +127,7 @@ class TestAdopted:
         """A twin starts as a copy, so fields that stay need no line."""
         Inner(torch.ones(1)).to_device("cpu")
         expected = '''def rebuild(self, build):
-    """Make the twin of an Inner from its new leaves."""
+    """Make a copy of an Inner from new leaves."""
     take = build.take
     new = Struct.__copy__(self)
     force_setattr(new, "weight", None if self.weight is None else take())

@@ -119,7 +119,7 @@ def test_error_in_a_worker_arrives_whole() -> None:
 
     text = str(caught.value)
     assert text.startswith("Caught LeafError in DataLoader worker process 0.")
-    assert "`Image.masks`: a `Tensor` stands where `list` is annotated." in text
+    assert "`Image.masks`: a `Tensor` was found where `list` is annotated." in text
     assert "image.to_device" in text
 
 

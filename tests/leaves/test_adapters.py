@@ -381,7 +381,7 @@ class TestOwnAdapters:
     @pytest.mark.parametrize(
         ("leaves", "rebuild", "problem"),
         [
-            (lambda v: [v.name], lambda v, _: v, "is no tensor"),
+            (lambda v: [v.name], lambda v, _: v, "is not a tensor"),
             (lambda v: [v.keys], lambda _, __: object(), "made an `object`"),
         ],
     )

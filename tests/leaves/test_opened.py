@@ -15,7 +15,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorpack import LeafError, clone, payload, tensors
-from tensorpack._leaves.operations import record
+from tensorpack._leaves.record import record
 from tensorpack._leaves.storage import as_stored, inner_tensors, owned_tensors
 
 # torch warns that nested, sparse and quantized tensors may still change.

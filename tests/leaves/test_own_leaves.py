@@ -123,8 +123,8 @@ def test_way_there_and_back(cls: Any, log: Log) -> None:
 
 
 LOST = (
-    "the `Lost` gave a `{}` for itself, on which no stream can be recorded. Let `Lost` "
-    "give a `Lost` when it is moved, pinned or cloned."
+    "the `Lost` returned a `{}` in its place. Return a `Lost` when it is moved, pinned "
+    "or cloned."
 )
 CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "to_device": (lambda x: to_device(x, "meta"), "NoneType"),
@@ -157,8 +157,8 @@ def test_device_that_is_none(device: str, where: Any, log: Log) -> None:
         copies.start(Batch([leaf, torch.ones(2)]))
 
     assert (
-        "`found[0]`: a `Nowhere` has a `device` that is not a device. Let `Nowhere.device` be "
-        "a `torch.device` or its name."
+        "`found[0]`: a `Nowhere` has a `device` that is not a device. Let "
+        "`Nowhere.device` be a `torch.device` or its name."
     ) == str(caught.value)
     assert (0, 0) == (copies.in_flight, copies.counters.leaves)
     with pytest.raises(LeafError, match="has a `device` that is not a device"):
@@ -191,7 +191,7 @@ def test_leaf_may_start_a_transfer_of_its_own(
     class Nesting(Rows):
         def to(self, device: Any, non_blocking: bool = False) -> Any:
             inner = [copies.start(self.rows + n).take(forward) for n in range(2)]
-            return Rows(inner[1])
+            return Nesting(inner[1])
 
     for _ in range(3):
         value = [Nesting(torch.ones(2)), torch.ones(3), Nesting(torch.ones(2))]
@@ -200,3 +200,80 @@ def test_leaf_may_start_a_transfer_of_its_own(
         assert [2.0, 2.0] == moved[0].rows.tolist() == moved[2].rows.tolist()
         assert not log.missing(moved, forward)
     assert [] == entered
+
+
+class WhereMethod(Rows):
+    """Says where it is by a method, as some libraries do."""
+
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.rows.device
+
+
+class CudaMethod(Rows):
+    def is_cuda(self) -> bool:
+        return self.rows.is_cuda
+
+
+class CudaText(Rows):
+    is_cuda = "no"
+
+
+class CudaNone(Rows):
+    is_cuda = None
+
+
+class WhereTuple(Rows):
+    device = ("cpu", "cpu")  # type: ignore[assignment]
+
+
+class WhereText(Rows):
+    device = "cpu"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "cls", [WhereMethod, CudaMethod, CudaText, WhereTuple, Nowhere, Undecided]
+)
+def test_leaf_that_does_not_say_where_it_is(cls: Any) -> None:
+    """Its stream was never recorded, or torch's raw error came out."""
+    batch = Batch([cls(torch.ones(1))])
+
+    with pytest.raises(LeafError, match="cannot tell where it is") as caught:
+        batch.record_stream(torch.Stream(stream_id=7, device_index=0, device_type=1))
+
+    assert ("Batch", "found[0]") == (caught.value.cls, caught.value.key)
+
+
+@pytest.mark.parametrize("cls", [CudaNone, WhereText, Rows])
+def test_leaf_that_says_so_in_its_own_way(cls: Any) -> None:
+    """None leaves the answer to the other attribute; a name is as good as a device."""
+    batch = Batch([cls(torch.ones(1))])
+
+    batch.record_stream(torch.Stream(stream_id=7, device_index=0, device_type=1))
+
+
+class Plain(Rows):
+    """Gives the tensor that it holds."""
+
+    def to(self, device: Any, non_blocking: bool = False) -> Any:
+        return self.rows.to(device)
+
+
+class Other(Rows):
+    def to(self, device: Any, non_blocking: bool = False) -> Any:
+        return Rows(self.rows.to(device))
+
+
+@pytest.mark.parametrize("cls", [Plain, Other, Lost])
+def test_leaf_that_returns_another_class(cls: Any) -> None:
+    """Nothing of another class takes the place of a leaf."""
+    with pytest.raises(LeafError, match=rf"`{cls.__name__}` returned a `"):
+        to_device(Batch(cls(torch.ones(1))), "meta")
+
+
+def test_leaf_that_moves_in_place() -> None:
+    """The original would be moved too, which nothing else does."""
+    with pytest.raises(LeafError, match="was moved in place"):
+        to_device(Batch(InPlace(torch.ones(1))), "meta")
+
+    same = InPlace(torch.ones(1))
+    assert same is to_device(Batch(same), "cpu").found

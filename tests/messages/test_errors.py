@@ -126,7 +126,7 @@ def test_arrives_from_a_worker_of_a_data_loader() -> None:
         _Broken(), num_workers=1, multiprocessing_context="fork"
     )
 
-    with pytest.raises(LeafError, match=r"`Batch\.ids`: an `int` stands where"):
+    with pytest.raises(LeafError, match=r"`Batch\.ids`: an `int` was found where"):
         next(iter(loader))
 
 

@@ -174,9 +174,9 @@ CLASSES: list[tuple[Callable[[], object], str]] = [
         "`Batch.record_stream` records `cache`, which is borrowed.",
     ),
     (
-        lambda: honest(list[int], [{"deep": [ONE]}]),
+        lambda: honest(list[int], [1, {"deep": [ONE]}]),
         (
-            "`Open` hides `x[0]['deep'][0]` in a host field. Annotate the field so "
+            "`Open` hides `x[1]['deep'][0]` in a host field. Annotate the field so "
             "that its tensors travel, or mark it `HostOnly`."
         ),
     ),

@@ -241,7 +241,7 @@ def test_record_in_a_capture() -> None:
     """`record_stream` asks torch itself, without a copy stream."""
     with (
         recorded_streams(),
-        mock.patch("tensorpack._leaves.operations.is_capturing", return_value=True),
+        mock.patch("tensorpack._leaves.record.is_capturing", return_value=True),
     ):
         leaf, stream = there(), torch.Stream("cuda")
         with pytest.raises(CaptureError) as caught:

@@ -416,7 +416,7 @@ class TestMapping:
         monkeypatch.setattr(Tensor, "to", lambda *_, **__: pytest.fail("moved"))
         wrong: Any = [Part(torch.ones(1)), Part(3)]  # type: ignore[arg-type]
 
-        with pytest.raises(TypeError, match=r"`extra\[1\].grid`: an `int` stands"):
+        with pytest.raises(TypeError, match=r"`extra\[1\].grid`: an `int` was found"):
             to_device({"extra": wrong}, META, keys=self.KEYS)
 
     def test_undecorated_subclass_inside_an_entry_names_the_entry(self) -> None:

@@ -60,8 +60,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"eq": True},
     {"eq": True, "order": True},
     {"unsafe_hash": True},
-    {"unsafe_hash": True, "cache_hash": True, "frozen": True},
-    {"unsafe_hash": True, "cache_hash": True, "slots": False},
+    {"unsafe_hash": True, "frozen": True},
+    {"unsafe_hash": True, "slots": False},
     {"auto_attribs": True},
     {"auto_detect": False},
     {"auto_exc": False},
@@ -138,18 +138,17 @@ class TestAlone:
 
         assert (META, 7, 1) == (twin.ids.device, twin.size, len(calls))
 
-    def test_cached_hash_is_computed_anew_for_a_twin(self) -> None:
-        """A twin does not inherit the hash that attrs has cached of the original."""
+    @pytest.mark.parametrize("slots", [True, False])
+    def test_cached_hash_is_refused(self, slots: bool) -> None:
+        """A copy would take along the hash that attrs has cached of the original."""
 
-        @payload(frozen=True, eq=True, cache_hash=True)
-        class Batch(Payload):
+        class Batch:
             ids: Tensor
 
-        batch = Batch(torch.ones(2))
-        _ = hash(batch)
-        twin = batch.to_device(META)
-
-        assert hash(Batch(twin.ids)) == hash(twin)
+        with pytest.raises(DefinitionError, match="caches its hash"):
+            payload(frozen=True, eq=True, cache_hash=True, slots=slots)(Batch)
+        with pytest.raises(DefinitionError, match="caches its hash"):
+            payload(attrs.frozen(cache_hash=True, slots=slots)(Batch))
 
     def test_repr_is_short(self) -> None:
         """The repr tells what each field holds, and no numbers."""

@@ -174,13 +174,6 @@ class TestHostFields:
         assert "field.n" == error_of(Point, Point(ONE, ONE)).key  # type: ignore[arg-type]
         assert "field['n']" == error_of(Entry, {"n": ONE}).key
 
-    def test_check_is_shallow(self) -> None:
-        """What is deep inside a host container is not searched for: that costs."""
-        body = {"__annotations__": {"field": list[int]}}
-        batch: Any = payload(type("Batch", (), body))
-
-        assert [ONE] == batch([ONE]).to_device(META).field
-
 
 class TestMarkedFields:
     """Values of fields that are marked."""
@@ -215,7 +208,7 @@ class TestMarkedFields:
             ids: Tensor
             cache: Derived[Tensor | None] = None
 
-        with pytest.raises(LeafError, match=r"Cached\.cache`: an `int` stands"):
+        with pytest.raises(LeafError, match=r"Cached\.cache`: an `int` was found"):
             Cached(ONE, 3).record_stream(STREAM)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("value", [object(), lambda: None, {"a": object()}])
@@ -248,7 +241,7 @@ class TestTensorFields:
         error = error_of(Tensor, value)
 
         assert "field" == error.key
-        assert "stands where a tensor is annotated" == error.problem
+        assert "was found where a tensor is annotated" == error.problem
 
     def test_payload_says_to_annotate_it(self) -> None:
         """A payload where a tensor is declared gets the remedy that fits."""
@@ -318,7 +311,7 @@ class TestContainers:
         """Both classes are named."""
         error = error_of(annotation, value)
 
-        assert f"stands where `{wanted}` is annotated" == error.problem
+        assert f"was found where `{wanted}` is annotated" == error.problem
         assert f"`{type(value).__name__}`" in error.found
 
     @pytest.mark.parametrize("annotation", [list[Tensor], Sequence[Tensor], Point])
@@ -412,7 +405,7 @@ class TestUnions:
         """It is not passed over in silence."""
         error = error_of(annotation, value)
 
-        assert "belongs to no arm of the annotated union" == error.problem
+        assert "does not match any arm of the annotated union" == error.problem
 
     def test_host_values_of_no_arm_are_harmless(self) -> None:
         """A host value owns nothing, whichever arm was meant."""
@@ -430,7 +423,7 @@ class TestPayloadFields:
         """Something else where a payload is declared raises."""
         error = error_of(Part, value)
 
-        assert "stands where a payload is annotated" == error.problem
+        assert "was found where a payload is annotated" == error.problem
 
     def test_another_payload_travels_by_its_own_plan(self) -> None:
         """Dispatch is on the value's class: nothing of it is lost."""
@@ -469,14 +462,14 @@ class TestAdapters:
         """Another class than the adapted one raises."""
         error = error_of(Foreign, object())
 
-        assert "has no adapter, but its annotation has one" == error.problem
+        assert "has no adapter, but the annotated class has one" == error.problem
 
     def test_adapter_that_lists_no_tensor(self) -> None:
         """What an adapter lists is looked at."""
         error = error_of(Foreign, Foreign(3))  # type: ignore[arg-type]
 
         assert "field[0]" == error.key
-        assert "is no tensor, but <ForeignAdapter for Foreign>" in error.problem
+        assert "is not a tensor, but <ForeignAdapter for Foreign>" in error.problem
 
     def test_adapter_of_a_base_may_not_change_the_class(self) -> None:
         """An adapter that makes its base of a derived class would lose the rest."""
@@ -555,7 +548,7 @@ class TestStructOfHostValues:
 
         batch = Batch(torch.ones(1), _ExtraWithLeaf(1, torch.ones(1)))
 
-        with pytest.raises(LeafError, match=r"Batch.extra`: a `_ExtraWithLeaf` stand"):
+        with pytest.raises(LeafError, match=r"Batch.extra`: a `_ExtraWithLeaf` is not"):
             batch.to_device("meta")
 
     def test_the_struct_itself_and_host_children_pass(self) -> None:
@@ -572,3 +565,39 @@ class TestStructOfHostValues:
 
         for extra in (None, _Extra(2), Child(1, "x"), _ExtraWithLeaf(1)):
             assert extra is Batch(torch.ones(1), extra).to_device("meta").extra
+
+
+@pytest.mark.parametrize(
+    "answer", [True, object(), type, torch.ones(1), "a"], ids=range(5)
+)
+def test_a_class_that_has_any_name(answer: object) -> None:
+    """A metaclass that answers for a payload's plan makes no payload of its class."""
+
+    class Meta(type):
+        def __getattr__(cls, name: str) -> Any:
+            return answer
+
+        def __dir__(cls) -> Any:
+            raise AssertionError
+
+    class Odd(metaclass=Meta):
+        pass
+
+    @payload
+    class Inner:
+        grid: Tensor
+
+    @payload
+    class Batch:
+        part: Inner
+        many: Dynamic[object] = None
+        either: Inner | Tensor | None = None
+
+    part: Any = Inner(torch.ones(1))
+    for value, said in (
+        (Batch(Odd()), r"Batch\.part`: an `Odd` was found where"),  # type: ignore[arg-type]
+        (Batch(part, Odd()), r"Batch\.many`: an `Odd` has no"),
+        (Batch(part, None, Odd()), r"Batch\.either`: an `Odd` does not match"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(LeafError, match=said):
+            value.to_device(META)  # type: ignore[attr-defined]
