@@ -1,4 +1,4 @@
-"""What each operation on axes does: runs, offsets, positions, sizes, hooks, and None."""
+"""What each operation on axes does: runs, offsets, positions, sizes, None."""
 
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from tensorpack import (
     payload,
 )
 from tensorpack.axes import cat, copy_, empty_like, pad, select, sizes, split
+from tensorpack.testing import recorded_streams
 
 
 @payload
@@ -56,7 +57,7 @@ def test_sizes_are_those_of_every_axis() -> None:
 
 
 def test_select_takes_the_runs_of_the_requests() -> None:
-    """Tokens, offsets and positions follow the selected requests; the hook runs last."""
+    """Tokens, offsets and positions follow the requests; the hook runs last."""
     value = select(decode(2, 3, 4), requests=[2, 0])
 
     expected = {
@@ -338,8 +339,6 @@ def test_device_positions_serve_device_leaves(device: Any) -> None:
 @pytest.fixture
 def device() -> Any:
     """Give a device, recorded where there is none."""
-    from tensorpack.testing import recorded_streams
-
     with recorded_streams():
         yield "cuda"
 

@@ -327,7 +327,7 @@ class HandGraphBuffers:
         self.table[:count].copy_(table)
         self.table[count:bucket].fill_(0)
         self.mask[:count].copy_(mask)
-        self.mask[count:bucket].fill_(False)
+        self.mask[count:bucket] = False
         return {
             "input_ids": self.input_ids[:bucket],
             "seq_lens": self.seq_lens[:bucket],

@@ -57,7 +57,7 @@ def test_resident_of_two_steps_must_be_one() -> None:
     one, two = (Step(torch.arange(2), [torch.ones(1)]) for _ in range(2))
     two.cache = [torch.zeros(1)]
 
-    with pytest.raises(AxisError, match="`Step.cache`: is not the same in all"):
+    with pytest.raises(AxisError, match=r"`Step.cache`: is not the same in all"):
         cat([one, two], "requests")
     together = cat([one, evolve(two, cache=one.cache)], "requests")
     assert one.cache is together.cache

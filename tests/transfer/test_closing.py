@@ -9,7 +9,7 @@ import torch
 
 from tensorpack import CopyStream, HandoffError
 from tensorpack.testing import Log, recorded_streams
-from tensorpack.transfer import copy_stream as transfer, in_flight as _flights
+from tensorpack.transfer import in_flight as _flights
 
 ONE = torch.ones(2)
 
