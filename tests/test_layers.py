@@ -209,3 +209,57 @@ def test_module_is_short_enough_to_know(path: Path) -> None:
 def test_module_has_a_name_of_its_own(path: Path) -> None:
     """What two modules need belongs to the lower one, not to a module of leftovers."""
     assert "utils" not in dotted(path).replace("_", ".").split(".")
+
+
+LONGEST_SHARED_TEXT = 9
+
+TEXT_ELSEWHERE = {
+    ("_audit.method_rules", "_audit.walker_rules"),
+    ("_cli.show", "_cli.stubs"),
+}
+"""Pairs of modules whose texts are the business of one command."""
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """Yield the texts of a module that are not documentation, each hole as `{}`."""
+    tree = ast.parse(path.read_text())
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+    }
+    parts = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+        if part is not node
+    }
+    for node in ast.walk(tree):
+        if id(node) in documentation | parts:
+            continue
+        match node:
+            case ast.Constant(value=str(text)):
+                yield text
+            case ast.JoinedStr(values=values):
+                yield "".join(
+                    str(value.value) if isinstance(value, ast.Constant) else "{}"
+                    for value in values
+                )
+
+
+def test_no_text_stands_in_two_modules() -> None:
+    """What is said in two places would come to differ: ten words are in one module."""
+    found: dict[str, set[str]] = {}
+    for path in MODULES:
+        name = dotted(path).removeprefix(f"{PACKAGE.name}.")
+        for text in texts_of(path):
+            words = text.split()
+            for start in range(len(words) - LONGEST_SHARED_TEXT):
+                run = " ".join(words[start : start + LONGEST_SHARED_TEXT + 1])
+                found.setdefault(run, set()).add(name)
+    shared = {
+        run: names
+        for run, names in found.items()
+        if len(names) > 1 and tuple(sorted(names)) not in TEXT_ELSEWHERE
+    }
+
+    assert {} == shared

@@ -101,7 +101,8 @@ class ClassDef:
         constants: names of tuples, lists and sets of strings, and these.
         makes_init: whether its `__init__` is its own.
         slots: names in `__slots__`, or None.
-        filled: attributes that its methods other than `__init__` set.
+        filled: attributes that it computes itself: what `__post_init__` sets, and
+            private ones that a method sets.
     """
 
     name: str
@@ -154,6 +155,7 @@ def class_of(
         if own.name != "__init__"
         for line in lines[own.line - 1 : own.last]
         for name in _FILLS.findall(line)
+        if name.startswith("_") or own.name == "__post_init__"
     )
     if init is not None:
         cls.makes_init = True

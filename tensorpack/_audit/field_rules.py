@@ -198,9 +198,9 @@ def _not_moved(
         if each is not method and subject.outcome(each, own).state is State.RESET
     ]
     if own.is_cache and outcome.state is State.KEPT:
-        also = f", which `{resets[0]}` resets" if resets else ""
+        also = f", which `{resets[0]}` resets," if resets else ""
         why = (
-            f"the cache `{own.name}`{also}, is passed on by `{method.name}` as it is: "
+            f"the cache `{own.name}`{also} is passed on by `{method.name}` as it is: "
             "it still refers to the old device."
         )
         level = sure if resets else _lower(sure)

@@ -1,6 +1,7 @@
 """Rules about new objects of a class that lose fields of the one they are made from."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ __all__ = ["rebuilds"]
 _FEW = 2
 """Fields that must come from one object for a new one to be a rebuild of it."""
 
+
+_CALLED = re.compile(r"(\w+|\))\(")
 
 _DEPTH = 1
 """Calls inside of calls that are followed: rebuilds are written out in one place."""
@@ -72,22 +75,44 @@ def rebuilds(world: World, reader: Reader) -> Iterator[Report]:
 
 
 def _traces(world: World, reader: Reader) -> Iterator[tuple[_Place, Trace]]:
+    makers = _makers(world, reader)
+    for place in _places(world, reader):
+        if not makers & set(_CALLED.findall(world.bodies.text(place.function))):
+            continue
+        if place.cls is None:
+            trace = follow_function(world, place.function, _DEPTH)
+        else:
+            method = Method(place.cls, place.function)
+            trace = follow_method(world, place.cls, method, _DEPTH)
+        if trace is not None:
+            yield place, trace
+
+
+def _makers(world: World, reader: Reader) -> set[str]:
+    """Return the names that make an object of an audited class with some fields."""
+    found = {"cls", "__class__", ")"}  # the last is of `type(self)(...)`
+    for cls in world.index.classes():
+        if len(world.index.fields(cls)) >= _FEW and not reader.is_module(cls):
+            found.add(cls.name.rpartition(".")[2])
+    for module in world.index.modules:
+        found |= {
+            own for own, (_, name) in module.imports.items() if name and name in found
+        }
+    return found
+
+
+def _places(world: World, reader: Reader) -> Iterator[_Place]:
     for module in world.index.modules:
         for function in module.functions.values():
             if function.rebuilds:
-                trace = follow_function(world, function, _DEPTH)
-                if trace is not None:
-                    yield _Place(None, function), trace
+                yield _Place(None, function)
         for cls in module.classes.values():
             if reader.is_enum(cls):
                 continue
             for function in cls.methods.values():
-                if function.name == "__init__":
-                    continue
-                if function.rebuilds or verb_of(function) in {"move", "clone", "pin"}:
-                    trace = follow_method(world, cls, Method(cls, function), _DEPTH)
-                    if trace is not None:
-                        yield _Place(cls, function), trace
+                asked = verb_of(function) in {"move", "clone", "pin"}
+                if function.name != "__init__" and (function.rebuilds or asked):
+                    yield _Place(cls, function)
 
 
 def _rebuilds_in(
@@ -239,6 +264,24 @@ def _confidence(
         return "low"
     if verb:
         return "medium" if found.made.has_rest else "high"
+    sure = _sure(reader, found, known, others)
+    return "medium" if sure == "high" and not _is_typed(found) else sure
+
+
+def _is_typed(found: _Rebuild) -> bool:
+    """Return whether the other object is `self`, or annotated."""
+    return found.root == "self" or any(
+        each.name == found.root and each.annotation
+        for each in found.place.function.parameters
+    )
+
+
+def _sure(
+    reader: Reader,
+    found: _Rebuild,
+    known: list[tuple[Field, ClassDef]],
+    others: list[_Rebuild],
+) -> str:
     told = known or found.missing
     most = max((reader.carries(own, owner) for own, owner in told), default=0)
     if known:

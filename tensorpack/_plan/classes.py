@@ -17,6 +17,7 @@ import torch
 
 from tensorpack._plan.msgspec_structs import is_struct, struct_defaults
 from tensorpack._plan.namespace import own_annotations
+from tensorpack._rules.refusals import UNFIT
 from tensorpack.errors import DefinitionError, Refusal, its_fields
 
 __all__ = [
@@ -45,6 +46,7 @@ class Declared:
         default: makes its default, if it has one.
         may_lack: whether an instance may be without it.
         unannotated: whether nobody has said what it holds.
+        reads_self: whether its default is made from the instance.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Declared:
     default: Callable[[object], object] | None
     may_lack: bool
     unannotated: bool = False
+    reads_self: bool = False
 
 
 def is_made(cls: type) -> bool:
@@ -72,7 +75,8 @@ def declared_fields(cls: type) -> Iterator[Declared]:
             default = _attrs_default(a)
             lacks = default is None and (own_init or not a.init)
             untyped = a.type is None and not _is_annotated(cls, a.name)
-            yield Declared(a.name, a.type, default, lacks, untyped)
+            reads = bool(getattr(a.default, "takes_self", False))
+            yield Declared(a.name, a.type, default, lacks, untyped, reads)
         return
     for f in dataclasses.fields(cls):
         default = _dataclass_default(f)
@@ -160,34 +164,16 @@ def check_class(cls: Any) -> None:
 _UNFIT: tuple[tuple[Callable[[type], bool], str, str], ...] = (
     (
         lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
-        "it is a named tuple, which travels without being a payload",
-        "Use it as the type of a field.",
+        *UNFIT["named tuple"],
     ),
     (
         lambda cls: hasattr(cls, "__required_keys__") and issubclass(cls, dict),
-        "it is a typed dictionary, which travels without being a payload",
-        "Use it as the type of a field.",
+        *UNFIT["typed dictionary"],
     ),
-    (
-        lambda cls: issubclass(cls, enum.Enum),
-        "it is an enumeration, which stays on the host",
-        "Use it as the type of a field.",
-    ),
-    (
-        lambda cls: issubclass(cls, torch.Tensor),
-        "it is a tensor, which travels without being a payload",
-        "Use it as the type of a field.",
-    ),
-    (
-        lambda cls: issubclass(cls, torch.nn.Module),
-        "it is a module, whose parameters are in no field",
-        "Hold its tensors in a class of their own.",
-    ),
-    (
-        lambda cls: bool(vars(cls).get("_is_protocol")),
-        "it is a protocol, which has no instances",
-        "Decorate the classes that implement it.",
-    ),
+    (lambda cls: issubclass(cls, enum.Enum), *UNFIT["enumeration"]),
+    (lambda cls: issubclass(cls, torch.Tensor), *UNFIT["tensor"]),
+    (lambda cls: issubclass(cls, torch.nn.Module), *UNFIT["module"]),
+    (lambda cls: bool(vars(cls).get("_is_protocol")), *UNFIT["protocol"]),
     (
         _caches_hash,
         "it is an attrs class that caches its hash, which a moved copy would keep",

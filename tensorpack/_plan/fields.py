@@ -256,6 +256,8 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
         _check_depth(node, text)
     elif field.default is None:
         reasons.NO_DEFAULT.refuse(text, field=field.name)
+    elif field.reads_self:
+        reasons.COMPUTED_DEFAULT.refuse(text, field=field.name)
     else:
         node = DerivedNode(node_of(inner, ctx))
     return FieldPlan(field.name, node, text, field.may_lack, field.default)

@@ -1,6 +1,7 @@
 """Class -> node: which row of the type table a class belongs to at run time."""
 
 import collections.abc
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from tensorpack._leaves.adapters import (
     owns_lifetime,
 )
 from tensorpack._leaves.host_types import PLAIN, is_host_class
-from tensorpack._plan.classes import slots_apart
+from tensorpack._plan.classes import is_made, slots_apart
 from tensorpack._plan.namespace import (
     Context,
     own_annotations,
@@ -105,11 +106,19 @@ def node_of_class(
     asked = attrs.evolve(asked, fields=struct_fields(cls))
     refused = refusals.refusal_of_class(_REFUSED, asked, asked.name, cls.__name__)
     if refused is None:
-        is_annotated = any(map(own_annotations, cls.__mro__))
+        is_annotated = any(map(own_annotations, cls.__mro__)) and not _is_in_c(cls)
         refused = refusals.unsupported(
             asked.name, cls.__name__, is_annotated=is_annotated
         )
     raise refused
+
+
+def _is_in_c(cls: type) -> bool:
+    """Return whether a base in C makes the instances: then it cannot be a payload."""
+    return any(
+        isinstance(vars(base).get("__new__"), types.BuiltinFunctionType)
+        for base in cls.__mro__[:-1]
+    )
 
 
 def _plain_host(asked: _Asked) -> Node | None:
@@ -232,14 +241,29 @@ def _is_host_struct(asked: _Asked, fields: Mapping[str, object]) -> bool:
     cls, ctx = asked.cls, asked.ctx
     if cls in ctx.above:
         return True
+    annotated = {name for base in cls.__mro__ for name in own_annotations(base)}
+    if any(tp is None and name not in annotated for name, tp in fields.items()):
+        return False
     for member in members_of(cls, asked.tp, fields, ctx):
         if not isinstance(_node_of_member(asked, member), HostNode):
             return False
+    foreign = next(filter(_may_hold_more, cls.__mro__[1:-1]), None)
+    if foreign is not None:
+        name = foreign.__name__
+        refusals.FOREIGN_BASE.refuse(asked.name, cls=cls.__name__, base=name)
     for member in cached_members(cls, ctx):
         node = _node_of_member(asked, member)
         if not isinstance(node, (HostNode, HostOnlyNode, BorrowedNode)):
             refusals.CACHED.refuse(asked.name, member=member.name, cls=cls.__name__)
     return not any(slots_apart(cls, fields))
+
+
+def _may_hold_more(base: type) -> bool:
+    """Return whether a base is no struct, and may keep what is in no field."""
+    marks = vars(base)
+    if is_made(base) or marks.get("_is_protocol") or base.__module__ == "msgspec":
+        return False
+    return "__init__" in marks or "__new__" in marks
 
 
 def _node_of_member(asked: _Asked, member: Member) -> Node | None:

@@ -16,10 +16,12 @@ __all__ = [
     "CACHED",
     "CALLABLE",
     "CLASSES",
+    "COMPUTED_DEFAULT",
     "CONTAINER_VALUE",
     "CONTRADICTED",
     "DEVICE_OBJECTS",
     "ENDLESS",
+    "FOREIGN_BASE",
     "FUNCTION",
     "INIT_ONLY",
     "INNER_DERIVED",
@@ -38,6 +40,7 @@ __all__ = [
     "TWO_DICTIONARIES",
     "UNBOUND",
     "UNDECORATED",
+    "UNFIT",
     "UNKNOWN_NAME",
     "UNPACKED",
     "UNREADABLE",
@@ -206,6 +209,10 @@ CALLABLE = Reason(
 STRUCT = Reason(
     "has fields that are not host types, and is not a payload", (_DECORATE, _IF_HOST)
 )
+FOREIGN_BASE = Reason(
+    "derives from `{base}`, which may hold more than its fields",
+    (_ADAPTER, _IF_HOST),
+)
 CACHED = Reason(
     "keeps `{member}` in a cached property whose type is not a host type",
     (
@@ -264,6 +271,14 @@ NO_DEFAULT = Reason(
     "needs a default, which a moved copy gets in its place",
     ("Write `{field}: {name} = None`.",),
 )
+COMPUTED_DEFAULT = Reason(
+    "has a default that reads other fields, so a copy would compute it before their "
+    "tensors are there",
+    (
+        "Compute it in a cached property instead: `def {field}(self)`.",
+        "Or write a default that reads nothing: `{field}: {name} = None`.",
+    ),
+)
 INIT_ONLY = Reason(
     "is passed to `__init__` but not stored, so it cannot travel",
     ("Make it a field, or compute from it before the class is made.",),
@@ -287,6 +302,25 @@ LOST_FROM_DATACLASS = Reason(
 LOST_FROM_PLAIN = Reason(
     _LOST, ("Decorate `{owner}` with `@attrs.define` or `@payload`.", _OF_CLASS)
 )
+
+
+_TRAVELS = "which travels without being a payload"
+_AS_FIELD = "Use it as the type of a field."
+UNFIT: Mapping[str, tuple[str, str]] = {
+    "named tuple": (f"it is a named tuple, {_TRAVELS}", _AS_FIELD),
+    "typed dictionary": (f"it is a typed dictionary, {_TRAVELS}", _AS_FIELD),
+    "enumeration": ("it is an enumeration, which stays on the host", _AS_FIELD),
+    "tensor": (f"it is a tensor, {_TRAVELS}", _AS_FIELD),
+    "module": (
+        "it is a module, whose parameters are not in fields",
+        "Hold its tensors in a class of their own.",
+    ),
+    "protocol": (
+        "it is a protocol, which has no instances",
+        "Decorate the classes that implement it.",
+    ),
+}
+"""What cannot be a payload, with the problem and what to do instead."""
 
 
 def refusal_of_class(

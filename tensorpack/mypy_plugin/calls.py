@@ -25,10 +25,11 @@ from mypy.nodes import (
     Var,
 )
 from mypy.plugin import FunctionContext
-from mypy.types import Instance, Type, get_proper_type
+from mypy.types import CallableType, Instance, Type, TypedDictType, get_proper_type
 from mypy.typevars import fill_typevars_with_any
 
 from tensorpack.mypy_plugin.names import PAYLOAD, REGISTER
+from tensorpack.mypy_plugin.unfit import report_unfit
 
 __all__ = ["named_in_calls", "note_call"]
 
@@ -44,6 +45,8 @@ def note_call(function: str) -> Callable[[FunctionContext], Type]:
     def hook(ctx: FunctionContext) -> Type:
         named = ctx.args[0][0] if ctx.args and ctx.args[0] else None
         checker = ctx.api
+        if function == PAYLOAD and isinstance(checker, TypeChecker):
+            _check_decorated(ctx, checker)
         if (
             isinstance(checker, TypeChecker)
             and not any(isinstance(part, FuncItem) for part in checker.scope.stack)
@@ -54,6 +57,15 @@ def note_call(function: str) -> Callable[[FunctionContext], Type]:
         return ctx.default_return_type
 
     return hook
+
+
+def _check_decorated(ctx: FunctionContext, checker: TypeChecker) -> None:
+    """Report a typed dictionary under `@payload`: no other hook is asked for one."""
+    types = ctx.arg_types[0] if ctx.arg_types else []
+    made = get_proper_type(types[0]) if types else None
+    result = get_proper_type(made.ret_type) if isinstance(made, CallableType) else None
+    if isinstance(result, TypedDictType):
+        report_unfit(result.fallback.type, checker, ctx.context)
 
 
 def _leave(module: MypyFile, function: str, info: TypeInfo, line: int) -> None:

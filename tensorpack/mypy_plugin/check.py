@@ -16,7 +16,12 @@ from tensorpack._rules.markers import Marker
 from tensorpack._rules.refusals import RefusedError
 from tensorpack.mypy_plugin.annotations import markers_of, node_of
 from tensorpack.mypy_plugin.checked_class import CheckedClass
-from tensorpack.mypy_plugin.fields import Field, fields_of, lost_fields
+from tensorpack.mypy_plugin.fields import (
+    Field,
+    cached_properties,
+    fields_of,
+    lost_fields,
+)
 from tensorpack.mypy_plugin.markers import may_be_marked
 from tensorpack.mypy_plugin.names import LIFETIME
 from tensorpack.mypy_plugin.spelling import spell
@@ -35,7 +40,7 @@ _IN_ALIAS = (
 def check_fields(checked: CheckedClass) -> None:
     """Report every field of a class that has no lifetime support, on its line."""
     corrections = _corrections(checked)
-    for field in fields_of(checked):
+    for field in (*fields_of(checked), *cached_properties(checked)):
         correction = corrections.get(field.name)
         if field.name in corrections and correction is None:
             continue
@@ -83,6 +88,8 @@ def _read_type(field: Field, tp: Type, checked: CheckedClass) -> None:
         return
     if markers == [Marker.DERIVED] and not field.has_default:
         refusals.NO_DEFAULT.refuse(spell(tp), field=field.name)
+    if field.reads_self:
+        refusals.COMPUTED_DEFAULT.refuse(spell(tp), field=field.name)
     node_of(inner, Inside(checked))
 
 

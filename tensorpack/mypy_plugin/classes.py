@@ -17,21 +17,26 @@ from mypy.types import CallableType, Instance, Type, get_proper_type
 from tensorpack._rules import host_types
 
 __all__ = [
+    "MODULE",
     "TENSOR",
     "annotated",
     "announced",
     "bases_of",
     "cached_in",
+    "foreign_base",
     "is_annotated",
     "is_host_class",
+    "is_in_c",
     "is_separator",
     "is_tensor",
     "owns_lifetime",
     "records_streams",
     "struct_fields",
+    "unfit_kind",
 ]
 
 TENSOR: Final = "torch._tensor.Tensor"
+MODULE: Final = "torch.nn.modules.module.Module"
 _EXACT = frozenset(n for e in host_types.EXACT for n in host_types.full_names(e))
 
 
@@ -120,6 +125,39 @@ def cached_in(info: TypeInfo) -> Iterator[tuple[str, TypeInfo, Type | None]]:
             if isinstance(node, Decorator) and node.var.is_settable_property:
                 tp = node.func.type
                 yield name, base, tp.ret_type if isinstance(tp, CallableType) else None
+
+
+def foreign_base(info: TypeInfo) -> str | None:
+    """Return the name of a base that may keep what is not in its fields, or None."""
+    for base in info.mro[1:-1]:
+        made = any(maker in base.metadata for maker in ("attrs", "dataclass"))
+        if made or base.is_protocol or base.module_name == "msgspec":
+            continue
+        for name in ("__init__", "__new__"):
+            symbol = base.names.get(name)
+            if symbol is not None and not symbol.plugin_generated:
+                return base.name
+    return None
+
+
+def is_in_c(info: TypeInfo) -> bool:
+    """Return whether a built-in base makes the instances: no payload can do that."""
+    return any(base.module_name == "builtins" for base in info.mro[:-1])
+
+
+def unfit_kind(info: TypeInfo) -> str | None:
+    """Return what a class is that cannot be a payload; None if it can."""
+    if info.is_named_tuple:
+        return "named tuple"
+    if info.typeddict_type is not None:
+        return "typed dictionary"
+    if info.is_enum:
+        return "enumeration"
+    if is_tensor(info):
+        return "tensor"
+    if MODULE in bases_of(info):
+        return "module"
+    return "protocol" if info.is_protocol else None
 
 
 def _maker(info: TypeInfo) -> tuple[TypeInfo, str] | None:

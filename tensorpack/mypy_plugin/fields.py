@@ -7,23 +7,35 @@ from mypy.expandtype import expand_type_by_instance
 from mypy.maptype import map_instance_to_supertype
 from mypy.nodes import (
     AssignmentStmt,
+    CallExpr,
     Context,
     Decorator,
+    Expression,
     FuncDef,
+    MemberExpr,
     NameExpr,
     OverloadedFuncDef,
     TypeInfo,
     Var,
 )
-from mypy.types import AnyType, Instance, TupleType, Type, TypeVarType, get_proper_type
+from mypy.types import (
+    AnyType,
+    CallableType,
+    Instance,
+    TupleType,
+    Type,
+    TypeOfAny,
+    TypeVarType,
+    get_proper_type,
+)
 from mypy.typevars import fill_typevars
 from mypy.util import unmangle
 
 from tensorpack.mypy_plugin.checked_class import CheckedClass
-from tensorpack.mypy_plugin.classes import annotated, announced, is_separator
+from tensorpack.mypy_plugin.classes import annotated, announced, cached_in, is_separator
 from tensorpack.mypy_plugin.names import TAG
 
-__all__ = ["Field", "fields_of", "lost_fields"]
+__all__ = ["Field", "cached_properties", "fields_of", "lost_fields"]
 
 _NO_FIELDS = ("builtins.object", "typing.Generic", "typing.Protocol")
 
@@ -37,7 +49,8 @@ class Field(NamedTuple):
         written: the annotation before mypy analyzed it, if it stands in this class.
         context: where to report.
         has_default: whether it has a default.
-        is_kept: whether it is a field, and no `InitVar`.
+        is_kept: whether it is stored, unlike an `InitVar`.
+        reads_self: whether its default is made from the instance.
     """
 
     name: str
@@ -46,6 +59,7 @@ class Field(NamedTuple):
     context: Context
     has_default: bool
     is_kept: bool = True
+    reads_self: bool = False
 
 
 def fields_of(checked: CheckedClass) -> Iterator[Field]:
@@ -64,7 +78,8 @@ def fields_of(checked: CheckedClass) -> Iterator[Field]:
             if var is None or not is_separator(var):
                 tp, written = var.type if var else None, statement.unanalyzed_type
                 kept = not made.get("is_init_var")
-                yield Field(name, tp, written, statement, default, is_kept=kept)
+                reads = _reads_self(checked, name, statement.rvalue)
+                yield Field(name, tp, written, statement, default, kept, reads)
             continue
         owner = _owner(checked.info, name)
         if owner is None or _is_property(checked.info, name):
@@ -72,6 +87,57 @@ def fields_of(checked: CheckedClass) -> Iterator[Field]:
         if not _is_settled(checked.info, owner, name):
             tp = _inherited(checked.info, owner, name)
             yield Field(name, tp, None, checked.cls, default)
+
+
+def _reads_self(checked: CheckedClass, name: str, value: Expression) -> bool:
+    """Return whether a default takes the instance: `@x.default`, `takes_self=True`."""
+    for statement in checked.cls.defs.body:
+        if isinstance(statement, Decorator):
+            for decorator in statement.original_decorators:
+                if isinstance(decorator, MemberExpr) and decorator.name == "default":
+                    owner = decorator.expr
+                    if isinstance(owner, NameExpr) and owner.name == name:
+                        return True
+    return _takes_self(value)
+
+
+def _takes_self(value: Expression) -> bool:
+    """Return whether a call, or one in its arguments, says `takes_self=True`."""
+    if not isinstance(value, CallExpr):
+        return False
+    for name, argument in zip(value.arg_names, value.args, strict=True):
+        given = isinstance(argument, NameExpr) and argument.name == "True"
+        if (name == "takes_self" and given) or _takes_self(argument):
+            return True
+    return False
+
+
+def cached_properties(checked: CheckedClass) -> Iterator[Field]:
+    """Yield the cached properties that the class has to answer for, as fields.
+
+    They are read by their return annotations; those of a payload above are that one's.
+    """
+    info = checked.info
+    seen = {made["name"] for made in _made(info)}
+    settled: set[TypeInfo] = set()
+    for base in info.mro[:-1]:
+        if base is not info and TAG in base.metadata:
+            settled.update(base.mro)
+    for name, base, returned in cached_in(info):
+        if name in seen or base in settled:
+            continue
+        seen.add(name)
+        node = base.names[name].node
+        own = base is info and isinstance(node, Decorator)
+        written = context = None
+        if own and isinstance(node, Decorator):
+            context = node.func
+            if isinstance(node.func.unanalyzed_type, CallableType):
+                written = node.func.unanalyzed_type.ret_type
+        tp = returned or AnyType(TypeOfAny.unannotated)
+        if not own:
+            tp = expand_type_by_instance(tp, _seen_from(info, base))
+        yield Field(name, tp, written, context or checked.cls, has_default=True)
 
 
 def _made(info: TypeInfo) -> list[dict[str, Any]]:

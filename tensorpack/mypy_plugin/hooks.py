@@ -24,6 +24,7 @@ from tensorpack.mypy_plugin.markers import read_annotated
 from tensorpack.mypy_plugin.methods import add_methods
 from tensorpack.mypy_plugin.names import BASE, PAYLOAD, REGISTER, TAG
 from tensorpack.mypy_plugin.undecorated import check_undecorated
+from tensorpack.mypy_plugin.unfit import report_unfit
 
 __all__ = ["TensorpackPlugin"]
 
@@ -68,6 +69,8 @@ class TensorpackPlugin(Plugin):
 
     def _make(self, ctx: ClassDefContext) -> bool:
         """Make a payload class; ask for another pass if a base is not ready."""
+        if report_unfit(ctx.cls.info, ctx.api, ctx.cls):
+            return True
         if not make(ctx, self._config):
             return False
         checked = CheckedClass(ctx, self._config)

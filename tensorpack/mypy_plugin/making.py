@@ -22,6 +22,7 @@ from mypy.plugins.dataclasses import (
 from mypy.semanal import SemanticAnalyzer
 from mypy.semanal_shared import find_dataclass_transform_spec
 
+from tensorpack.mypy_plugin.classes import unfit_kind
 from tensorpack.mypy_plugin.config import Config
 from tensorpack.mypy_plugin.names import PAYLOAD, TAG
 
@@ -35,6 +36,8 @@ def decorates(fullname: str, config: Config) -> bool:
 
 def tag(ctx: ClassDefContext, config: Config) -> None:
     """Mark a class as a payload, before any other class is looked at."""
+    if unfit_kind(ctx.cls.info) is not None:
+        return
     ctx.cls.info.metadata[TAG] = {}
     if not _makers(ctx, config) and not find_dataclass_transform_spec(ctx.cls.info):
         attr_tag_callback(ctx)

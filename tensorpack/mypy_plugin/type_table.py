@@ -42,11 +42,14 @@ from tensorpack.mypy_plugin.adapters import (
 )
 from tensorpack.mypy_plugin.checked_class import CheckedClass
 from tensorpack.mypy_plugin.classes import (
+    MODULE,
     TENSOR,
     bases_of,
     cached_in,
+    foreign_base,
     is_annotated,
     is_host_class,
+    is_in_c,
     is_tensor,
     owns_lifetime,
     records_streams,
@@ -148,7 +151,7 @@ def node_of_class(
     name = spell(tp)
     refused = refusals.refusal_of_class(_REFUSED, asked, name, info.name)
     if refused is None:
-        annotated = is_annotated(info, modules)
+        annotated = is_annotated(info, modules) and not is_in_c(info)
         refused = refusals.unsupported(name, info.name, is_annotated=annotated)
     raise refused
 
@@ -246,12 +249,11 @@ _CONTAINERS = frozenset(
     f"builtins.{name}" for name in ("dict", "list", "tuple", "set", "frozenset")
 )
 _ABSTRACT = ("typing", "collections.abc", "_collections_abc")
-_MODULE = "torch.nn.modules.module.Module"
 _REFUSED: Mapping[str, Callable[[_Asked], bool]] = {
     "callable": lambda _: False,  # mypy has a type of its own for functions
     "abstract": lambda asked: asked.info.module_name in _ABSTRACT,
     "device object": _is_device_object,
-    "module": lambda asked: _MODULE in bases_of(asked.info),
+    "module": lambda asked: MODULE in bases_of(asked.info),
     "container": lambda asked: not _CONTAINERS.isdisjoint(bases_of(asked.info)),
     "struct": lambda asked: asked.is_struct,
     "recorder": lambda asked: records_streams(asked.info),
@@ -280,6 +282,9 @@ def _node_of_struct(asked: _Asked, fields: list[tuple[TypeInfo, Var]]) -> Node |
             return None
         if isinstance(node, UnseenNode):
             found = node
+    foreign = foreign_base(info)
+    if foreign is not None:
+        refusals.FOREIGN_BASE.refuse(spell(asked.tp), cls=info.name, base=foreign)
     kept = (HostNode, HostOnlyNode, BorrowedNode, UnseenNode)
     for name, owner, returned in cached_in(info):
         if not isinstance(_node_of_member(asked, returned, owner), kept):

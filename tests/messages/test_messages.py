@@ -143,6 +143,16 @@ class Data:
     ids: Tensor
 
 
+class ByHand:
+    def __init__(self) -> None:
+        self.mask = ONE
+
+
+@dataclasses.dataclass
+class OverHand(ByHand):
+    size: int
+
+
 @dataclasses.dataclass
 class DataBase:
     mask: Tensor
@@ -471,6 +481,14 @@ REFUSED: list[tuple[Any, str]] = [
         ),
     ),
     (
+        OverHand,
+        (
+            "`OverHand` derives from `ByHand`, which may hold more than its fields. "
+            "Write a `LifetimeAdapter[OverHand]`. Or write `HostOnly[OverHand]` if it "
+            "never holds device memory."
+        ),
+    ),
+    (
         Entry | Other,
         (
             "`Entry | Other` has two dictionary types that a value cannot tell "
@@ -582,6 +600,15 @@ LOST: list[tuple[Callable[[], object], str]] = [
         ),
     ),
     (
+        lambda: define(Derived[int], field=attrs.Factory(len, takes_self=True)),
+        (
+            "`Batch.field`: `Derived[int]` has a default that reads other fields, so a "
+            "copy would compute it before their tensors are there. Compute it in a "
+            "cached property instead: `def field(self)`. Or write a default that reads "
+            "nothing: `field: Derived[int] = None`."
+        ),
+    ),
+    (
         lambda: payload(attrs.make_class("Batch", ["field"])),
         "`Batch.field`: `field` has no annotation. For example, write `field: Tensor`.",
     ),
@@ -663,7 +690,7 @@ DEFINITIONS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: payload(torch.nn.Linear),
         (
-            "`Linear`: it is a module, whose parameters are in no field. Hold its "
+            "`Linear`: it is a module, whose parameters are not in fields. Hold its "
             "tensors in a class of their own."
         ),
     ),

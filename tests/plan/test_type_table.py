@@ -188,17 +188,12 @@ class TestRow3Derived:
         assert batch.to_device(META).field is None
 
     def test_default_may_be_made(self) -> None:
-        """Every twin gets a new default from the factory, which may take the twin."""
+        """Every moved copy gets a new default from the factory."""
 
         @payload
         class Batch(Payload):
             ids: Tensor
             table: Derived[dict[str, Tensor]] = attrs.field(factory=dict)
-            where: Derived[str] = attrs.field(
-                default=attrs.Factory(
-                    lambda self: self.ids.device.type, takes_self=True
-                )
-            )
 
         @payload
         @dataclasses.dataclass
@@ -208,8 +203,37 @@ class TestRow3Derived:
 
         twin = Batch(ONE, {"a": ONE}).to_device(META)
 
-        assert ({}, "meta") == (twin.table, twin.where)
+        assert {} == twin.table
         assert {} == Data(ONE, {"a": ONE}).to_device(META).table
+
+    def test_default_that_reads_other_fields_is_refused(self) -> None:
+        """It would read tensors whose copies may not be done."""
+
+        class Decorated:
+            ids: Tensor
+            size: Derived[int] = attrs.field()
+
+            @size.default
+            def _size(self) -> int:
+                return len(self.ids)
+
+        class Given:
+            ids: Tensor
+            size: Derived[int] = attrs.Factory(lambda _: 3, takes_self=True)
+
+        for cls in (Decorated, Given):
+            with pytest.raises(LifetimeError, match="reads other fields"):
+                payload(cls)
+
+    def test_default_of_a_plain_field_may_read_others(self) -> None:
+        """A field that travels is copied, so its default is not made again."""
+
+        @payload
+        class Batch(Payload):
+            ids: Tensor
+            size: int = attrs.Factory(lambda self: len(self.ids), takes_self=True)
+
+        assert 1 == Batch(ONE).to_device(META).size
 
     def test_wrong(self) -> None:
         """It needs a default, and marks a whole field."""

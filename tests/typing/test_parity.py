@@ -24,7 +24,7 @@ import threading, typing, uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import (TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Literal,
     LiteralString, NoReturn, Optional, Protocol, Self, Union)
-import attrs, numpy, numpy.typing as npt, torch
+import attr, attrs, numpy, numpy.typing as npt, torch
 from torch import Tensor
 import tensorpack
 from tensorpack import LifetimeAdapter, SupportsLifetime, derived, host_only, payload
