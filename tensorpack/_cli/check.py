@@ -24,6 +24,7 @@ from tensorpack._cli.modules import (
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._refusals import Refused, RefusedPlan, collected
+from tensorpack._rules.hints import host_hint
 from tensorpack.errors import LifetimeError, Refusal, TensorpackError
 
 __all__ = ["add_arguments", "run"]
@@ -109,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
     for error in errors:
         _problem_of(error, findings)
     _print_payloads(findings)
+    _print_hints(findings)
     _print_problems(findings)
     print(_counts(findings))
     if findings.problems:
@@ -299,6 +301,20 @@ def _print_payloads(findings: Findings) -> None:
         more = f", {derived} derived" if derived else ""
         print(f"`{module}:{qualname_of(plan.cls)}`: {fields}{more}.")
     if findings.payloads:
+        print()
+
+
+def _print_hints(findings: Findings) -> None:
+    """Print what may be meant otherwise; it is no refusal."""
+    hints = [
+        hint
+        for _, plan in findings.payloads.values()
+        for field in plan.fields
+        if (hint := host_hint(qualname_of(plan.cls), field.name, field.node))
+    ]
+    for hint in hints:
+        print(f"note: {hint}")
+    if hints:
         print()
 
 

@@ -1,4 +1,4 @@
-"""A graph over static memory: a fresh batch at each replay, equal to eager, in order."""
+"""A graph over static memory: a fresh batch at each replay, equal to eager."""
 
 import random
 from typing import Annotated

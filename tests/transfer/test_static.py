@@ -207,15 +207,15 @@ MISUSES = [
     (
         lambda: CopyStream("cuda").start(step(2), into=static_for(4, "cpu")),
         (
-            "`Step.ids`: its static is on `cpu`, and copies go to `cuda:0`. Make the static "
-            'by `empty_like(..., device="cuda:0")`.'
+            "`Step.ids`: its static is on `cpu`, and copies go to `cuda:0`. Make the "
+            'static by `empty_like(..., device="cuda:0")`.'
         ),
     ),
     (
         lambda: CopyStream("cuda").start(step(5), into=static_for(4)),
         (
-            "`Step.ids`: needs 5 items on `requests`, and its static has room for 4. Make "
-            "the static with `requests=5` or more."
+            "`Step.ids`: needs 5 items on `requests`, and its static has room for 4. "
+            "Make the static with `requests=5` or more."
         ),
     ),
     (
@@ -232,8 +232,8 @@ MISUSES = [
             step(3, wide=True), into=empty_like(step(1), device="cuda", requests=4)
         ),
         (
-            "`Step.hidden`: has no memory in the static. Make the static from an example "
-            "that has it."
+            "`Step.hidden`: has no memory in the static. Make the static from an "
+            "example that has it."
         ),
     ),
     (
