@@ -907,9 +907,8 @@ def test_leaf_that_its_name_keeps_on_the_host_is_noted(
 
     assert 0 == main(["check", "checked.named"])
     text = capsys.readouterr().out
+    kept = "moves to the device; `HostOnly[Tensor]` keeps it on the host."
     assert [
-        "note: `Batch.lens_cpu`: moves to the device; `HostOnly[Tensor]` keeps it on the "
-        "host.",
-        "note: `Batch.host_mask`: moves to the device; `HostOnly[Tensor]` keeps it on "
-        "the host.",
+        f"note: `Batch.lens_cpu`: {kept}",
+        f"note: `Batch.host_mask`: {kept}",
     ] == [line for line in text.splitlines() if line.startswith("note")]
