@@ -14,7 +14,7 @@ from tensorpack._leaves.operations import (
     moved,
 )
 from tensorpack._leaves.record import record
-from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._plan.makers import setter_of
 from tensorpack._walk.build import prepared, rebuild
 from tensorpack._walk.mappings import check_replaceable, entries_of, merged
 from tensorpack._walk.values import a_class, is_payload, payload_plan

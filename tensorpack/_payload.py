@@ -1,6 +1,6 @@
 """The decorator and the typed base: wires the rooms together, sets the mark last."""
 
-import abc
+import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, overload
@@ -10,17 +10,31 @@ import torch
 
 import tensorpack.integrations.adapters  # noqa: F401  # registers them
 from tensorpack._functions import moved_copy
-from tensorpack._install import install, restored_on_error
+from tensorpack._install import (
+    Refused,
+    collecting,
+    install,
+    methods_of,
+    restored_on_error,
+)
 from tensorpack._leaves.operations import check_methods, moved, pinned
 from tensorpack._leaves.record import record
 from tensorpack._leaves.tracing import let_trace_init
-from tensorpack._plan.classes import check_class, is_made
+from tensorpack._plan.checks import (
+    check_body,
+    check_class,
+    check_field_names,
+    check_hash,
+    check_post_init,
+    listed,
+    unusable_defaults,
+)
 from tensorpack._plan.fields import plan_class
-from tensorpack._plan.method_names import check_body, check_fields, listed, methods_of
+from tensorpack._plan.makers import is_made
+from tensorpack._plan.making import make
 from tensorpack._plan.namespace import Namespace
-from tensorpack._refusals import Refused, RefusedPlan, collecting, holds_data
 from tensorpack._repr import payload_repr
-from tensorpack._rules.markers import PLAN
+from tensorpack._rules.markers import REFUSED
 from tensorpack._walk.build import prepared, rebuild
 from tensorpack._walk.values import payload_plan
 from tensorpack._walk.walk import walk
@@ -150,13 +164,12 @@ def payload(
     repr: bool = True,
     unsafe_hash: bool | None = None,
     init: bool = True,
-    slots: bool = True,
+    slots: bool = False,
     frozen: bool = False,
     weakref_slot: bool = True,
     str: bool = False,
     auto_attribs: bool | None = None,
     kw_only: bool = False,
-    cache_hash: bool = False,
     auto_exc: bool = True,
     eq: bool = False,
     order: bool = False,
@@ -221,57 +234,45 @@ def _make(
     keep: Sequence[str],
     options: dict[str, Any],
 ) -> type:
-    """Make a payload of a class, or a stand-in where refusals are collected."""
+    """Make a payload of a class, or note the refusal where refusals are collected."""
     try:
         return _made(cls, corrections, keep, options)
     except (DefinitionError, LifetimeError) as error:
         lists = collecting()
-        if not lists:
+        if not lists or not isinstance(cls, type):
             raise
-        found: type = cls
-        try:
-            found = _stand_in(cls, error, corrections, options)
-        finally:
-            for refusals in lists:
-                refusals.append(Refused(found, error, *_decorated_at()))
-        return found
+        module, line = _decorated_at(cls)
+        made = _without_methods(cls, corrections, options)
+        refused = Refused(made, error, corrections, module, line)
+        for refusals in lists:
+            refusals.append(refused)
+        with contextlib.suppress(TypeError, AttributeError):  # a class made in C
+            setattr(made, REFUSED, refused)
+        return made
 
 
-def _stand_in(
-    cls: Any,
-    error: DefinitionError | LifetimeError,
-    corrections: Mapping[str, object],
-    options: dict[str, Any],
-) -> Any:
-    """Make what others need of a refused class: see the note in `_refusals`."""
+def _without_methods(
+    cls: type, corrections: Mapping[str, object], options: dict[str, Any]
+) -> type:
+    """Return a refused class as attrs would have made it, if it can."""
     try:
         check_class(cls)
-    except DefinitionError:
-        return cls  # no class that could be a payload
-    if PLAN in vars(cls):
+        return cls if is_made(cls) else make(cls, options, corrections, payload_repr)
+    except (DefinitionError, TypeError, ValueError):
         return cls
-    made: Any = cls if is_made(cls) else _define(cls, options)
-    namespace = Namespace.of(made, _enclosing(made))
-    plan = RefusedPlan(made, error, namespace, corrections)
-    methods = methods_of(made, (), vars(Payload))[0]
-    raising = ("leaves", "keyed", "rebuild")
-    # Past the metaclass, which may have something against it.
-    for name, value in {
-        **{n: method for n, method in methods.items() if not holds_data(made, n)},
-        **{f"__tensorpack_{name}__": plan.refuse for name in raising},
-        PLAN: plan,
-    }.items():
-        type.__setattr__(made, name, value)
-    abc.update_abstractmethods(made)
-    return made
 
 
-def _decorated_at() -> tuple[str, int]:
-    """Give the module that calls `@payload`, and the line there."""
+def _decorated_at(cls: type) -> tuple[str, int]:
+    """Return the module that a refusal is reported by, and the line of the call.
+
+    A class of another project is reported where it is adopted.
+    """
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", __name__) == __name__:
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__")), frame.f_lineno
+    caller = str(frame.f_globals.get("__name__"))
+    same = caller.partition(".")[0] == str(cls.__module__).partition(".")[0]
+    return (cls.__module__ if same else caller), frame.f_lineno
 
 
 def _made(
@@ -282,46 +283,42 @@ def _made(
 ) -> type:
     """Make a payload of a class; leave it as it was if anything is wrong."""
     check_class(cls)
-    if PLAN in vars(cls):
-        raise DefinitionError(
-            cls=cls.__qualname__,
-            problem="it is a payload already",
-            remedy="Decorate it once.",
-        )
     adopted = is_made(cls)
     if adopted:
-        check_fields(cls)
+        check_field_names(cls)
     check_body(cls, keep, vars(Payload))
     if adopted and options:
         raise DefinitionError(
             cls=cls.__qualname__,
             problem="attrs, `dataclasses` or msgspec has made it already, so "
             f"{listed(options)} cannot apply",
-            remedy="Give the options to the decorator that makes the class.",
+            remedy="Pass the options to the decorator that makes the class.",
         )
     with restored_on_error(cls):
-        made = cls if adopted else _define(cls, options)
-        check_fields(made)
+        made = cls if adopted else _define(cls, options, corrections)
+        check_field_names(made)
         methods, notes = methods_of(made, keep, vars(Payload))
-        install(made, plan_class(made, _enclosing(made), corrections, notes), methods)
+        namespace = Namespace.of(made, _enclosing(made))
+        install(made, plan_class(made, namespace, corrections, notes), methods)
     let_trace_init(made)
     return made
 
 
-def _define(cls: type, options: dict[str, Any]) -> type:
-    """Make the attrs class."""
-    own_repr = "__repr__" in vars(cls) or "repr" in options
-    settings = {"eq": False, "order": False, **options}
-    if not own_repr:
-        settings["repr"] = options.get("str", False)  # which attrs builds upon
-    made: type = attrs.define(**settings)(cls)
-    if not own_repr:
-        made.__repr__ = payload_repr  # type: ignore[method-assign,assignment]  # ours
+def _define(
+    cls: type, options: dict[str, Any], corrections: Mapping[str, object]
+) -> type:
+    """Have attrs make a plain class, after the checks of its body."""
+    check_post_init(cls)
+    refusals = tuple(unusable_defaults(cls))
+    if refusals:
+        raise LifetimeError(cls=cls.__qualname__, refusals=refusals)
+    made = make(cls, options, corrections, payload_repr)
+    check_hash(made)
     return made
 
 
 def _enclosing(cls: type) -> dict[str, object]:
-    """Give the names of the functions around a local class, the innermost first.
+    """Return the names of the functions around a local class, the innermost first.
 
     They are found by the function names in the class's qualified name, so a wrapper
     of the decorator changes nothing.

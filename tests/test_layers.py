@@ -22,8 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "integrations": {"errors", "_rules", "_leaves", "_plan", "_walk"},
     "_repr": set(),
     "_functions": {"errors", "_rules", "_leaves", "_plan", "_walk", "integrations"},
-    "_refusals": {"errors", "_rules", "_plan"},
-    "_install": {"_rules", "_leaves", "_plan", "_codegen", "_walk"},
+    "_install": {"errors", "_rules", "_leaves", "_plan", "_codegen", "_walk"},
     "_payload": {
         "errors",
         "_rules",
@@ -33,7 +32,6 @@ ALLOWED: dict[str, set[str]] = {
         "integrations",
         "_repr",
         "_functions",
-        "_refusals",
         "_install",
     },
     "axes": {"errors", "_rules", "_leaves", "_plan", "_walk"},

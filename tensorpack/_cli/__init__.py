@@ -16,7 +16,6 @@ _COMMANDS = {
     "audit": "find fields that hand-written methods forget, from source text alone",
     "bench": "measure moving and recording against hand-written loops",
     "native": "build the compiled core of transfers",
-    "stubs": "write the stubs of payload classes",
 }
 
 

@@ -1,35 +1,74 @@
-"""A module as its import has left it, whatever its author has put there.
+"""A module as its import has left it, and the classes in it.
 
 Nothing here runs code of what it looks at: a lazy object may load a whole library when
-it is asked for its class, or raise, and so may a metaclass when it is asked for a name.
+it is asked for its class, and a metaclass may raise when it is asked for a name.
 """
 
+import importlib
+import inspect
 import os
-import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from tensorpack._rules.markers import PLAN
+from tensorpack.errors import TensorpackError
 
 __all__ = [
+    "ImportFailure",
+    "classes_in",
     "contents",
+    "import_module",
     "is_class",
     "is_payload",
-    "module_of",
     "modules_inside",
-    "mro_of",
-    "payloads_inside",
-    "plan_of",
-    "qualname_of",
-    "root",
+    "names_of",
 ]
 
-_STATIC: dict[str, Any] = dict(vars(type))
+
+class ImportFailure(Exception):  # noqa: N818  # a result, which is told and not raised on
+    """A module cannot be imported, and not because of a refusal."""
+
+
+def import_module(name: str) -> object:
+    """Import a module.
+
+    Raises:
+        TensorpackError: a refusal or a use of a payload stopped the import.
+        ImportFailure: anything else did, `sys.exit` and syntax errors included.
+    """
+    try:
+        module = importlib.import_module(name)
+        getattr(module, "__dict__", None)  # one that loads lazily runs now
+    except (TensorpackError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ImportFailure(_why_not(name, error)) from error
+    return module
+
+
+def _why_not(name: str, error: BaseException) -> str:
+    """Return why a module cannot be imported, on one line."""
+    text = " ".join(_text(error).split())
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is None or not text.startswith(f"No module named {missing!r}"):
+        kind = type(error).__name__
+        return f"{kind}: {text}" if text else kind
+    if f"{name}.".startswith(f"{missing}."):
+        return f"there is no module `{missing}`"
+    return f"it needs `{missing}`, which cannot be found"
+
+
+def _text(error: BaseException) -> str:
+    """Return the text of any error; making it may raise, too."""
+    try:
+        return str(error)
+    except Exception as cause:  # noqa: BLE001  # the text of an error is user code
+        return f"its text cannot be made ({type(cause).__name__})"
 
 
 def contents(module: object) -> dict[str, object]:
-    """Copy the names of a module, or of what has taken its place."""
+    """Return the names of a module, or of what has taken its place."""
     try:
         return dict(object.__getattribute__(module, "__dict__"))
     except AttributeError:
@@ -37,91 +76,65 @@ def contents(module: object) -> dict[str, object]:
 
 
 def is_class(value: object) -> TypeGuard[type]:
-    """Tell whether a value is a class, and not whether it says so."""
+    """Return whether a value is a class, whatever its `__class__` says."""
     return issubclass(type(value), type)
 
 
+def names_of(cls: type) -> dict[str, Any]:
+    """Return the names in the body of a class, past its metaclass."""
+    return dict(type.__getattribute__(cls, "__dict__"))
+
+
 def is_payload(value: object) -> TypeGuard[type]:
-    """Tell whether a value is a payload class."""
-    return is_class(value) and PLAN in _names_of(value)
+    """Return whether a value is a payload class."""
+    return is_class(value) and PLAN in names_of(value)
 
 
-def plan_of(cls: type) -> Any:
-    """Give the plan of a payload class."""
-    return _names_of(cls)[PLAN]
+def classes_in(name: str, module: object) -> Iterator[type]:
+    """Yield the classes that a module defines, and the payloads it adopts.
+
+    Args:
+        name: the name that the module was imported by.
+        module: the module.
+    """
+    values = contents(module)
+    called = values.get("__name__")
+    own = {name, called if type(called) is str else name}
+    for value in values.values():
+        if not is_class(value):
+            continue
+        home = names_of(value).get("__module__")
+        if type(home) is not str or home in own:
+            yield from _nested(value)
+        elif is_payload(value) and home.partition(".")[0] != name.partition(".")[0]:
+            yield value
 
 
-def module_of(cls: type) -> str:
-    """Name the module of a class; "" if somebody has taken the name away."""
-    name = _names_of(cls).get("__module__")
-    return name if type(name) is str else ""
+def _nested(cls: type) -> Iterator[type]:
+    """Yield a class and the classes in its body."""
+    yield cls
+    inside = f"{type.__getattribute__(cls, '__qualname__')}."
+    for name, value in names_of(cls).items():
+        if is_class(value):
+            found = type.__getattribute__(value, "__qualname__")
+            if found == f"{inside}{name}":
+                yield from _nested(value)
 
 
-def mro_of(cls: type) -> tuple[type, ...]:
-    """Give a class and its bases in their order."""
-    found: tuple[type, ...] = _STATIC["__mro__"].__get__(cls)
-    return found
+def modules_inside(module: object) -> list[str]:
+    """Return the names of all modules below a package, relative to it, sorted.
 
-
-def payloads_inside(cls: type) -> Iterator[type]:
-    """Iterate a class, if it is a payload, and the payloads defined in its body."""
-    if is_payload(cls):
-        yield cls
-    for name, value in _names_of(cls).items():
-        if is_class(value) and qualname_of(value) == f"{qualname_of(cls)}.{name}":
-            yield from payloads_inside(value)
-
-
-def _names_of(cls: type) -> dict[str, object]:
-    return dict(_STATIC["__dict__"].__get__(cls))
-
-
-def qualname_of(cls: type) -> str:
-    """Name a class as its definition does."""
-    return str(_STATIC["__qualname__"].__get__(cls))
-
-
-def modules_inside(module: object) -> Iterator[str]:
-    """Iterate the names of the modules in a package, in their order.
-
-    A folder without an `__init__` is a package too, if a module is inside. A
-    `__main__` is left out: it is a program, and its import would run it.
+    A folder without an `__init__` counts as a package. A `__main__` is left out: it
+    is a program, and its import would run it.
     """
     paths: Any = contents(module).get("__path__")
     if type(paths) is str or not hasattr(type(paths), "__iter__"):
-        return
-    found = list(map(str, paths))
-    names = {inside.name for inside in pkgutil.iter_modules(found)}
-    for folder in (folder for path in found for folder in _folders(path)):
-        if _leads_back(folder):
-            names.discard(folder.name)
-        elif _holds_some(folder):
-            names.add(folder.name)
-    yield from sorted(names - {"__main__"})
-
-
-def _folders(path: str) -> list[Path]:
-    """List the folders in a folder whose names an import can say."""
-    try:
-        inside = [found for found in Path(path).iterdir() if found.is_dir()]
-    except OSError:
-        return []  # no folder but an archive, or closed to us
-    return [folder for folder in inside if folder.name.isidentifier()]
-
-
-def _leads_back(folder: Path) -> bool:
-    """Tell whether a folder is a link to one that it is in, so that it has no end."""
-    return os.path.realpath(folder) in map(os.path.realpath, folder.parents)
-
-
-def _holds_some(folder: Path) -> bool:
-    """Tell whether a module is in a folder, or further inside."""
-    if next(pkgutil.iter_modules([str(folder)]), None) is not None:
-        return True
-    inside = _folders(str(folder))
-    return any(_holds_some(each) for each in inside if not _leads_back(each))
-
-
-def root(module_name: str) -> str:
-    """Name the outermost package of a module."""
-    return module_name.partition(".")[0]
+        return []
+    found: set[str] = set()
+    for top in map(Path, map(str, paths)):
+        for folder, inside, files in os.walk(top):
+            inside[:] = filter(str.isidentifier, inside)
+            parents = Path(folder).relative_to(top).parts
+            for name in filter(None, map(inspect.getmodulename, files)):
+                found.add(".".join((*parents, name)).removesuffix(".__init__"))
+    return sorted(n for n in found - {"__init__"} if n.split(".")[-1] != "__main__")

@@ -2,15 +2,21 @@
 
 import argparse
 import difflib
-import importlib
 import operator
 import sys
-from types import ModuleType
 
-from tensorpack._cli.modules import contents, is_class, is_payload, plan_of
+from tensorpack._cli.modules import (
+    ImportFailure,
+    contents,
+    import_module,
+    is_class,
+    is_payload,
+    names_of,
+)
 from tensorpack._cli.tables import print_table
 from tensorpack._codegen.leaves import write
 from tensorpack._plan.plan import ClassPlan
+from tensorpack._rules.markers import PLAN
 from tensorpack._walk.walk import walk
 from tensorpack.errors import TensorpackError
 from tensorpack.transfer.layout import layout_of, text
@@ -34,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what tensorpack knows of a class, or why it knows nothing.
+    """Print the plan of a class, or why there is none.
 
     Returns:
         The exit code: 1 if the class or another of its module is refused, 2 if there
-        is no such payload class.
+        is no such payload class or its module cannot be imported.
     """
     try:
-        plan: ClassPlan = plan_of(_payload_at(args.target))
+        plan: ClassPlan = names_of(_payload_at(args.target))[PLAN]
     except TargetError as error:
         print(error, file=sys.stderr)
         return 2
@@ -80,19 +86,23 @@ def print_plan(plan: ClassPlan) -> None:
 
 
 def _payload_at(target: str) -> type:
-    """Find the payload class that `pkg.mod:Class` names."""
+    """Return the payload class that `pkg.mod:Class` names."""
     module_name, _, path = target.partition(":")
     if not module_name or not path:
-        msg = f"`{target}`: names no class. Write `pkg.mod:Class`."
+        msg = f"`{target}`: does not name a class. Write `pkg.mod:Class`."
         raise TargetError(msg)
-    module = _import(module_name)
+    try:
+        module = import_module(module_name)
+    except ImportFailure as failure:
+        msg = f"`{module_name}`: cannot be imported: {failure}."
+        raise TargetError(msg) from None
     try:
         found = operator.attrgetter(path)(module)
     except AttributeError:
         raise TargetError(_no_such_class(target, module)) from None
     if not is_class(found):
         msg = (
-            f"`{target}`: is no class but a value of type `{type(found).__name__}`. "
+            f"`{target}`: is not a class but a value of type `{type(found).__name__}`. "
             "Name a class."
         )
         raise TargetError(msg)
@@ -102,20 +112,8 @@ def _payload_at(target: str) -> type:
     return found
 
 
-def _import(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        msg = (
-            f"`{name}`: there is no module `{error.name}`. Check the spelling, and run "
-            "from the folder that holds it or install its package."
-        )
-        raise TargetError(msg) from None
-
-
-def _no_such_class(target: str, module: ModuleType) -> str:
+def _no_such_class(target: str, module: object) -> str:
+    """Return what to say of a name that the module does not have."""
     module_name, _, path = target.partition(":")
     payloads = [name for name, value in contents(module).items() if is_payload(value)]
     near = difflib.get_close_matches(path, payloads, cutoff=0.5) or payloads

@@ -22,7 +22,7 @@ from tensorpack._codegen.writing import (
     variable,
 )
 from tensorpack._leaves.host_types import PLAIN, STAYING
-from tensorpack._plan.classes import is_made
+from tensorpack._plan.makers import is_made
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
     AdapterNode,

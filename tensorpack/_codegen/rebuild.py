@@ -13,7 +13,7 @@ from tensorpack._codegen.writing import (
     title,
     variable,
 )
-from tensorpack._plan.msgspec_structs import is_struct, setter_of, struct_base
+from tensorpack._plan.makers import copied_by, setter_of
 from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._rules.nodes import (
     AdapterNode,
@@ -61,7 +61,7 @@ def rebuild_text(plan: ClassPlan, cls: str, names: Names) -> str:
 
 def _start(plan: ClassPlan, cls: str, names: Names) -> str:
     """Write the expression for a new object whose fields are not set yet."""
-    struct = struct_base(plan.cls)
+    struct = copied_by(plan.cls)
     if struct is None:
         return f"object.__new__({cls})"
     return f"{names.of(struct, 'Struct')}.__copy__(self)"
@@ -81,13 +81,11 @@ class _Rebuild:
     def field(self, field: FieldPlan) -> list[Line]:
         """Write the lines for one field."""
         before, after = self._assignment(field.name)
-        read = f"self.{field.name}"
+        read, copied = f"self.{field.name}", copied_by(self.plan.cls) is not None
         match field.node:
             case PropertyNode() | CachedNode():
                 return []
-            case HostNode() | HostOnlyNode() | BorrowedNode() if is_struct(
-                self.plan.cls
-            ):
+            case HostNode() | HostOnlyNode() | BorrowedNode() if copied:
                 return []  # copied
             case DerivedNode():
                 default = self.names.of(field.default, f"default_{field.name}")
@@ -105,7 +103,7 @@ class _Rebuild:
     def _assignment(self, name: str) -> tuple[str, str]:
         """Write what is around the new value of a field."""
         cls = self.plan.cls
-        if is_struct(cls):
+        if copied_by(cls) is not None:
             setter = self.names.of(setter_of(cls), "force_setattr")
             return f"{setter}(new, {quoted(name)}, ", ")"
         if not self.plan.assigns:

@@ -2,27 +2,23 @@
 
 import dataclasses
 import inspect
-import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
 from tensorpack._plan.annotations import node_of
-from tensorpack._plan.classes import (
-    CachedProperty,
-    Declared,
-    cached_names,
-    cached_properties,
-    check_class,
+from tensorpack._plan.cached import CachedProperty, cached_names, cached_properties
+from tensorpack._plan.checks import (
+    check_content,
+    check_descriptor,
     check_names,
-    declared_fields,
     is_dunder,
+    shared_leaves,
     slots_apart,
-    stores_of,
 )
 from tensorpack._plan.generics import Bindings, bindings_of
-from tensorpack._plan.leftovers import check_content, shared_leaves
+from tensorpack._plan.makers import Declared, declared_fields, maker_of
 from tensorpack._plan.namespace import (
     Context,
     Namespace,
@@ -51,15 +47,15 @@ __all__ = ["plan_class"]
 
 def plan_class(
     cls: type,
-    enclosing: Mapping[str, object],
+    namespace: Namespace,
     corrections: Mapping[str, object],
     notes: tuple[str, ...],
 ) -> ClassPlan:
-    """Describe a class that attrs, `dataclasses` or msgspec has made.
+    """Return the plan of a class that attrs, `dataclasses` or msgspec has made.
 
     Args:
         cls: the class.
-        enclosing: names of the function around the class, if any.
+        namespace: where its own annotations are looked up.
         corrections: annotations that replace those of the class, by field.
         notes: what a reader of the plan should know.
 
@@ -67,11 +63,10 @@ def plan_class(
         LifetimeError: some fields have no lifetime support; it lists all of them.
         DefinitionError: a field's name cannot be used, or a correction names none.
     """
-    check_class(cls)  # again: attrs may have made it since
     declared = {field.name: field for field in declared_fields(cls)}
     check_names(cls, declared, corrections)
     check_content(cls, declared)
-    bases = _Bases.of(cls, enclosing, corrections)
+    bases = _Bases.of(cls, namespace, corrections)
     fields: list[FieldPlan] = []
     refusals: list[Refusal] = []
     for field in declared.values():
@@ -89,22 +84,31 @@ def plan_class(
     read = {field.name: (field.node, field.annotation) for field in fields}
     wrong = wrong_lengths(read)
     refusals.extend(refused.at(name, read[name][1]) for name, refused in wrong)
-    refusals.extend(_orphans(cls, declared, bases))
+    refusals.extend(_orphans(cls, declared, bases.context))
     refusals.extend(shared_leaves(cls, declared))
     refusals.extend(slots_apart(cls, declared))
+    namespace.forget()
     if refusals:
         raise LifetimeError(cls=cls.__qualname__, refusals=refusals)
     return ClassPlan(
         cls=cls,
+        namespace=namespace,
+        corrections=corrections,
+        notes=notes,
+        made_by=plan_class,
         fields=tuple(fields),
         cached=tuple(caches),
         assigns=getattr(cls, "__setattr__") is object.__setattr__,  # noqa: B009  # typed apart
-        stores=stores_of(cls, declared),
+        stores=_stores_of(cls, declared),
         hooked=hasattr(cls, "__payload_prepare__"),
-        notes=notes,
-        namespace=bases.context(cls).namespace,
-        corrections=corrections,
     )
+
+
+def _stores_of(cls: type, declared: Mapping[str, object]) -> frozenset[str] | None:
+    """Return the names that an instance's `__dict__` may have; None without one."""
+    if cls.__dictoffset__ == 0:
+        return None
+    return frozenset({*declared, *cached_names(cls), "__orig_class__"})
 
 
 @attrs.frozen
@@ -121,7 +125,7 @@ class _Bases:
     def of(
         cls,
         decorated: type,
-        enclosing: Mapping[str, object],
+        namespace: Namespace,
         corrections: Mapping[str, object],
     ) -> "_Bases":
         """Look through a class and its bases; the first in their order counts."""
@@ -133,12 +137,12 @@ class _Bases:
             if base is decorated:
                 corrected[base] = corrections
             owners |= dict.fromkeys((*own_annotations(base), *corrected[base]), base)
-        own = Context(Namespace.of(decorated, enclosing), decorated)
+        own = Context(namespace, decorated)
         bindings = bindings_of(decorated, own)
         return cls(decorated, owners, corrected, bindings, {decorated: own})
 
     def context(self, owner: type) -> Context:
-        """Give the context for reading the annotations of a base."""
+        """Return the context for reading the annotations of a base."""
         if owner not in self.contexts:
             plan: ClassPlan | None = vars(owner).get(PLAN)
             own = self.contexts[self.cls]
@@ -151,7 +155,7 @@ class _Bases:
 
 
 def _written(field: Declared, bases: _Bases) -> tuple[type, object]:
-    """Give the class whose annotation of a field counts, and the annotation."""
+    """Return the class whose annotation of a field counts, and the annotation."""
     owner = bases.owners.get(field.name, bases.cls)
     corrections = bases.corrections[owner]
     if field.name in corrections:
@@ -160,13 +164,13 @@ def _written(field: Declared, bases: _Bases) -> tuple[type, object]:
 
 
 def _field_plan(field: Declared, bases: _Bases) -> FieldPlan:
-    """Describe one field."""
+    """Return the plan of one field."""
     owner, annotation = _written(field, bases)
     attribute = inspect.getattr_static(bases.cls, field.name, None)
     _check_cached(field, owner, annotation, bases.cls)
     if isinstance(attribute, property):
         return FieldPlan(field.name, PropertyNode(), spell(annotation))
-    _check_descriptor(field.name, attribute)
+    check_descriptor(field.name, attribute)
     inherited = _inherited(field, owner, bases)
     if inherited is None:
         return _read(field, annotation, bases.context(owner))
@@ -224,7 +228,7 @@ def _cached_plan(cached: CachedProperty, bases: _Bases) -> FieldPlan:
 
 
 def _inherited(field: Declared, owner: type, bases: _Bases) -> FieldPlan | None:
-    """Take a field from the plan of the base that declared it.
+    """Return a field from the plan of the base that declared it.
 
     The base has read its annotation where its names were known. It is read again only
     where this class binds type variables of the base.
@@ -281,19 +285,6 @@ def _check_depth(node: Node, text: str) -> None:
         )
 
 
-def _check_descriptor(name: str, attribute: object) -> None:
-    """Refuse a field whose reading would run code."""
-    kind = type(attribute)
-    if hasattr(kind, "__set__") and not isinstance(
-        attribute, (types.MemberDescriptorType, types.GetSetDescriptorType)
-    ):
-        refuse(
-            name,
-            f"is a descriptor (`{kind.__name__}`), so reading it runs code",
-            "Keep the value in a plain field.",
-        )
-
-
 def _marked_as(marker: Marker, tp: object) -> object | None:
     """Return `T` of `Derived[T]` or `Resident[T]`, by the marker; else None."""
     if typing.get_origin(tp) is typing.Annotated:
@@ -308,44 +299,48 @@ _NO_FIELDS = (object, typing.Generic, typing.Protocol)
 
 
 def _orphans(
-    cls: type, declared: Mapping[str, object], bases: _Bases
+    cls: type,
+    declared: Mapping[str, Declared],
+    context: Callable[[type], Context],
 ) -> Iterator[Refusal]:
-    """Refuse annotations in the class's bases that are no fields of it."""
+    """Yield annotations in a class and its bases that are not fields of it.
+
+    Args:
+        cls: the class.
+        declared: its fields.
+        context: returns where the annotations of a base were written.
+    """
     known = {*declared, *cached_names(cls)}  # attrs annotates what it caches
     for base in reversed(cls.__mro__):
         if base in _NO_FIELDS or vars(base).get("_is_protocol"):
             continue
         for name, annotation in own_annotations(base).items():
-            if name not in known and not is_dunder(name):
-                refusal = _orphan(cls, base, name, annotation, bases)
-                if refusal is not None:
-                    yield refusal
+            if name in known or is_dunder(name):
+                continue
+            tp = context(base).namespace.evaluate(annotation)
+            if not _is_no_attribute(tp):
+                yield _orphan(cls, base, name, spell(annotation))
 
 
-def _orphan(
-    cls: type, base: type, name: str, annotation: object, bases: _Bases
-) -> Refusal | None:
-    """Refuse an annotation that is no field, unless it is a class variable's."""
-    ctx = bases.context(base)
-    tp = ctx.namespace.evaluate(annotation)
+def _is_no_attribute(tp: object) -> bool:
+    """Return whether an annotation declares something that instances do not keep."""
     if typing.ClassVar in (tp, typing.get_origin(tp)) or tp is dataclasses.KW_ONLY:
-        return None
-    text = spell(annotation)
-    if isinstance(tp, Unresolved) and "ClassVar" in tp.text:
-        return None
-    if isinstance(tp, dataclasses.InitVar):
-        try:
-            node_of(tp, ctx)
-        except RefusedError as error:
-            return error.at(name, text)
-    maker = "attrs" if "__attrs_attrs__" in vars(base) else ""
-    if "__dataclass_fields__" in vars(base):
-        maker = maker or "dataclass"
+        return True
+    if tp is dataclasses.InitVar or isinstance(tp, dataclasses.InitVar):
+        return True  # a moved copy is made without `__init__`
+    return isinstance(tp, Unresolved) and any(
+        word in tp.text for word in ("ClassVar", "InitVar")
+    )
+
+
+def _orphan(cls: type, base: type, name: str, text: str) -> Refusal:
+    """Return the refusal of an annotation that is not a field."""
+    maker = maker_of(base)
     return reasons.lost_field(
         name,
         text,
         owner=base.__name__,
         cls=cls.__name__,
         is_own=base is cls,
-        maker=maker,
+        maker=maker.name if maker is not None else "",
     ).at(name, text)

@@ -69,67 +69,98 @@ class Unresolved(WrittenOnly):
 class _Scope(dict[str, object]):
     """Looks names up from the inside out; an unknown one is a placeholder."""
 
-    def __init__(self, *levels: Mapping[str, object]) -> None:
+    def __init__(self, asked: set[str], *levels: Mapping[str, object]) -> None:
         super().__init__()
+        self._asked = asked
         self._levels = levels
 
     def __missing__(self, name: str) -> object:
+        self._asked.add(name)
         for level in self._levels:
             if name in level:
                 return level[name]
         return Placeholder(name)
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Namespace:
     """Where the annotations of one class look their names up.
 
+    A plan keeps its namespace, and may be pickled with the class. So this holds no
+    module's globals: they are looked up when a name is.
+
     Attributes:
-        scope: every name, from the inside out.
+        owner: the class.
         enclosing: the names of the functions around the class.
-        home: the module and the functions in which the class stands.
+        asked: the names that were looked up, here and in what was made beside it.
     """
 
-    scope: Mapping[str, object]
+    owner: type
     enclosing: Mapping[str, object]
-    home: tuple[str, str]
+    asked: set[str] = attrs.field(factory=set, repr=False)
+    _scope: Mapping[str, object] | None = attrs.field(default=None, repr=False)
 
     @classmethod
     def of(cls, owner: type, enclosing: Mapping[str, object]) -> "Namespace":
-        """Make the namespace of a class.
+        """Return the namespace of a class.
 
-        Order: the types that stand in the class body, the class's own name, the
-        enclosing function's names, the module's, the builtins. Of the class body only
-        types count: its other names are defaults and slot descriptors of fields, and
-        a field called `float` must not hide the type. Of the function too: a plan
-        lives as long as its class, and must not keep the function's tensors alive.
+        Of the names around it only types count: a plan lives as long as its class, and
+        must not keep the function's tensors alive.
         """
-        module = sys.modules.get(owner.__module__)
-        fields = own_annotations(owner)
-        body = {
-            name: value
-            for name, value in vars(owner).items()
-            if name not in fields and _is_inner_type(value)
-        }
-        around = {n: v for n, v in enclosing.items() if _may_be_type(v)}
-        parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}
-        own = {owner.__name__: owner}
-        glob = vars(module) if module is not None else {}
-        scope = _Scope(parameters, body, own, around, glob, vars(builtins))
-        return cls(scope, around, _home(owner))
+        return cls(owner, {n: v for n, v in enclosing.items() if _may_be_type(v)})
+
+    def forget(self) -> None:
+        """Drop what serves a quick look-up only: the names of the module."""
+        self._scope = None
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        """Keep the class, and of the names around it those that were asked for."""
+        around = {n: v for n, v in self.enclosing.items() if n in self.asked}
+        return Namespace, (self.owner, around, self.asked)
+
+    @property
+    def home(self) -> tuple[str, str]:
+        """The module of the class and the functions around it."""
+        return _home(self.owner)
+
+    @property
+    def scope(self) -> Mapping[str, object]:
+        """Every name, from the inside out.
+
+        Order: the types in the class body, the class's own name, the enclosing
+        function's names, the module's, the builtins. Of the class body only types
+        count: its other names are defaults and slot descriptors of fields, and a field
+        called `float` must not hide the type.
+        """
+        if self._scope is None:
+            owner = self.owner
+            module = sys.modules.get(owner.__module__)
+            fields = own_annotations(owner)
+            body = {
+                name: value
+                for name, value in vars(owner).items()
+                if name not in fields and _is_inner_type(value)
+            }
+            parameters = {p.__name__: p for p in getattr(owner, "__type_params__", ())}
+            own = {owner.__name__: owner}
+            glob = vars(module) if module is not None else {}
+            levels = (parameters, body, own, self.enclosing, glob, vars(builtins))
+            self._scope = _Scope(self.asked, *levels)
+        return self._scope
 
     def beside(self, other: type) -> "Namespace":
-        """Make the namespace of another class that this one's annotations lead to.
+        """Return the namespace of another class that this one's annotations lead to.
 
         The functions around this class are those around the other only if it stands
         in them too.
         """
         module, functions = _home(other)
         inside = module == self.home[0] and self.home[1].startswith(functions)
-        return Namespace.of(other, self.enclosing if inside and functions else {})
+        around = self.enclosing if inside and functions else {}
+        return Namespace(other, around, self.asked)
 
     def evaluate(self, annotation: object) -> object:
-        """Give the type that an annotation names; `Unresolved` if it names none."""
+        """Return the type that an annotation names; `Unresolved` if it names none."""
         value = annotation
         for _ in range(_LONGEST_CHAIN):
             scope = self.scope
@@ -147,20 +178,20 @@ class Namespace:
         return Unresolved(spell(annotation))
 
     def _scope_of(self, reference: typing.ForwardRef) -> Mapping[str, object]:
-        """Give the names for a reference; a typed dictionary's may name its module."""
+        """Return the names for a reference; it may name its module."""
         module: Any = reference.__forward_module__
         if isinstance(module, str):
             module = sys.modules.get(module)
         if module is None or module.__name__ == self.home[0]:
             return self.scope
-        return _Scope(vars(module), vars(builtins))
+        return _Scope(self.asked, vars(module), vars(builtins))
 
 
 _LONGEST_CHAIN = 32
 
 
 def _home(cls: type) -> tuple[str, str]:
-    """Name the module of a class and the functions around it."""
+    """Return the module of a class and the functions around it."""
     return cls.__module__, cls.__qualname__.rpartition("<locals>")[0]
 
 
@@ -198,12 +229,12 @@ class Context:
 
 
 def _is_inner_type(value: object) -> bool:
-    """Tell whether a name in a class body stands for a type."""
+    """Return whether a name in a class body stands for a type."""
     return isinstance(value, type) or typing.get_origin(value) is not None
 
 
 def _may_be_type(value: object) -> bool:
-    """Tell whether a function's local name may stand in an annotation."""
+    """Return whether a function's local name may stand in an annotation."""
     return (
         isinstance(value, (type, types.ModuleType, str))
         or value is None
@@ -216,7 +247,7 @@ _OF_TYPES = ("typing", "typing_extensions", "types")
 
 
 def own_annotations(cls: type) -> dict[str, object]:
-    """Give the annotations that stand in the body of `cls`, none of its bases'."""
+    """Return the annotations that stand in the body of `cls`, none of its bases'."""
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415  # only there since 3.14
 
@@ -228,7 +259,7 @@ def own_annotations(cls: type) -> dict[str, object]:
 
 
 def returned_by(function: Any) -> object:
-    """Give the return annotation of a function; `Any` if it has none."""
+    """Return the return annotation of a function; `Any` if it has none."""
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415  # only there since 3.14
 

@@ -15,24 +15,22 @@ from tensorpack._leaves.adapters import (
     owns_lifetime,
 )
 from tensorpack._leaves.host_types import PLAIN, is_host_class
-from tensorpack._plan.classes import is_made, slots_apart
-from tensorpack._plan.namespace import (
-    Context,
-    own_annotations,
-)
-from tensorpack._plan.spelling import spell
-from tensorpack._plan.structs import (
+from tensorpack._plan.checks import slots_apart
+from tensorpack._plan.makers import (
     Member,
     cached_members,
     declared_keys,
+    is_made,
     is_named_tuple,
     is_typed_dict,
     members_of,
     struct_fields,
 )
+from tensorpack._plan.namespace import Context, own_annotations
+from tensorpack._plan.spelling import spell
 from tensorpack._rules import refusals
 from tensorpack._rules.axes import shape_axes
-from tensorpack._rules.markers import BASE, PLAN
+from tensorpack._rules.markers import BASE, PLAN, REFUSED
 from tensorpack._rules.marks import attached
 from tensorpack._rules.nodes import (
     AdapterNode,
@@ -130,9 +128,9 @@ def _tensor(asked: _Asked) -> Node | None:
 
 
 def _payload(asked: _Asked) -> Node | None:
-    marks = vars(asked.cls)
-    own = asked.cls is asked.ctx.own
-    return PayloadNode(asked.cls) if own or PLAN in marks or BASE in marks else None
+    is_marked = {PLAN, BASE, REFUSED} & vars(asked.cls).keys()
+    is_own = asked.cls is asked.ctx.own
+    return PayloadNode(asked.cls) if is_own or is_marked else None
 
 
 def _undecorated(asked: _Asked) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, TypeVar
 __all__ = [
     "BASE",
     "PLAN",
+    "REFUSED",
     "Borrowed",
     "Derived",
     "Dynamic",
@@ -21,6 +22,9 @@ __all__ = [
 
 PLAN = "__tensorpack_plan__"
 """The mark of a payload class: where its plan is kept. Counts in its own `__dict__`."""
+
+REFUSED = "__tensorpack_refused__"
+"""The mark of a class that `@payload` has refused while `check` collects refusals."""
 
 BASE = "__tensorpack_base__"
 """Marks the typed base: what derives from it is a payload, or should have been one."""

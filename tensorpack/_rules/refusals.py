@@ -362,13 +362,13 @@ def lost_field(  # a sentence with six parts
         owner: the class that annotates it.
         cls: the class that is decorated.
         is_own: whether they are the same.
-        maker: what has made `owner`: `"attrs"`, `"dataclass"` or nothing.
+        maker: what has made `owner`: `"attrs"`, `"dataclasses"` or nothing.
     """
     reason = LOST_FROM_PLAIN
     if is_own:
         reason = LOST_BESIDE_FIELDS
     elif maker == "attrs":
         reason = LOST_FROM_ATTRS
-    elif maker == "dataclass":
+    elif maker == "dataclasses":
         reason = LOST_FROM_DATACLASS
     return reason.error(name, field=field, owner=owner, cls=cls)

@@ -18,12 +18,11 @@ from tensorpack._leaves.adapters import (
     supports_lifetime,
 )
 from tensorpack._leaves.host_types import PLAIN, is_array, is_host_class, is_plain
-from tensorpack._plan.msgspec_structs import is_struct
+from tensorpack._plan.makers import is_named_tuple, is_struct
 from tensorpack._plan.namespace import own_annotations
 from tensorpack._plan.plan import ClassPlan
-from tensorpack._plan.structs import is_named_tuple
 from tensorpack._rules.containers import MAPPING_CLASSES, SEQUENCE_CLASSES
-from tensorpack._rules.markers import BASE, PLAN
+from tensorpack._rules.markers import BASE, PLAN, REFUSED
 from tensorpack.errors import UndecoratedError
 
 __all__ = [
@@ -40,6 +39,8 @@ __all__ = [
     "payload_plan",
     "slot_value",
 ]
+
+_MARKS = frozenset({PLAN, BASE, REFUSED})
 
 
 class Kind(enum.Enum):
@@ -110,8 +111,11 @@ def is_leaf_class(cls: type) -> bool:
 
 
 def is_of_payload(cls: type) -> bool:
-    """Return whether a class is a payload, or derives from one or from the base."""
-    return any(PLAN in base.__dict__ or BASE in base.__dict__ for base in cls.__mro__)
+    """Return whether a class is a payload, or derives from one or from the base.
+
+    One that was refused, which `check` gives back unmade, counts too: it is an error.
+    """
+    return any(not _MARKS.isdisjoint(base.__dict__) for base in cls.__mro__)
 
 
 def is_payload(value: object) -> bool:

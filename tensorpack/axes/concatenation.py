@@ -298,14 +298,7 @@ def cat(values: Sequence[T], axis: str, /, *, combine: Combine | None = None) ->
     check_known(surveys[0].cls, [axis], {n: 0 for s in surveys for n in s.sizes})
     axes = [axis]
     for found in surveys:
-        if axis in found.runs:
-            items = found.runs[axis].items
-            raise AxisError(
-                cls=found.cls,
-                problem=f"`{axis}` lies in runs of `{items}`, whose lengths would no "
-                "longer fit",
-                remedy=f"Name `{items}`: the `{axis}` of each follow.",
-            )
+        found.check_whole(axis)
     while more := {
         r.axis for s in surveys for r in s.runs.values() if r.items in axes
     }.difference(axes):

@@ -236,14 +236,7 @@ def _selected(
 ) -> T:
     """Take the chosen items, and those in their runs."""
     for axis in chosen:
-        if axis in found.runs:
-            runs = found.runs[axis]
-            raise AxisError(
-                cls=found.cls,
-                problem=f"`{axis}` lies in runs of `{runs.items}`, whose lengths would "
-                "no longer fit",
-                remedy=f"Name `{runs.items}`: the `{axis}` of each follow.",
-            )
+        found.check_whole(axis)
     waiting = dict(found.runs)
     while due := [r for r in waiting.values() if r.items in chosen]:
         for runs in due:

@@ -148,6 +148,21 @@ class Survey:
             field,
         )
 
+    def check_whole(self, axis: str) -> None:
+        """Raise for an axis that lies in runs: it can only follow another.
+
+        Raises:
+            AxisError: the lengths of its runs would no longer fit.
+        """
+        if axis in self.runs:
+            items = self.runs[axis].items
+            raise AxisError(
+                cls=self.cls,
+                problem=f"`{axis}` lies in runs of `{items}`, whose lengths would no "
+                "longer fit",
+                remedy=f"Name `{items}`: the `{axis}` of each follow.",
+            )
+
     def check_known(self, names: Iterable[str]) -> None:
         """Raise for a name that is not an axis of the object."""
         check_known(self.cls, names, self.sizes)

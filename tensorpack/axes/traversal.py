@@ -13,7 +13,7 @@ import attrs
 from torch import Tensor
 
 from tensorpack._leaves.adapters import adapter_of
-from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._plan.makers import setter_of
 from tensorpack._plan.plan import FieldPlan
 from tensorpack._rules.axes import AxisMark
 from tensorpack._rules.containers import classes_of, like

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torch.utils import _pytree as pytree
 
-from tensorpack._plan.msgspec_structs import is_struct, setter_of
+from tensorpack._plan.makers import copied_by, setter_of
 from tensorpack._rules.nodes import (
     HostNode,
     Node,
@@ -183,7 +183,7 @@ def _twin(value: Any, build: Build) -> Any:
 def _put(value: Any, names: Iterable[str], found: Iterable[Any]) -> None:
     """Set fields of a twin, frozen or not."""
     for name, child in zip(names, found, strict=True):
-        if is_struct(type(value)):
+        if copied_by(type(value)) is not None:
             setter_of(type(value))(value, name, child)
         else:
             # `torch.compile` traces it under this name only.

@@ -21,13 +21,11 @@ from mypy.types import (
 )
 from mypy.typevars import fill_typevars
 
+from tensorpack._rules.methods import COURTESIES, METHODS
 from tensorpack.mypy_plugin.checked_class import CheckedClass
 from tensorpack.mypy_plugin.names import BASE
 
 __all__ = ["add_methods"]
-
-_ALWAYS = ("to_device", "record_stream", "payload_keys", "host_keys")
-_COURTESIES = ("to", "pin_memory")
 
 
 def add_methods(checked: CheckedClass) -> None:
@@ -37,10 +35,10 @@ def add_methods(checked: CheckedClass) -> None:
     symbol = checked.api.lookup_fully_qualified_or_none(BASE)
     if symbol is None or not isinstance(symbol.node, TypeInfo):
         return
-    for name in _ALWAYS:
+    for name in METHODS:
         if not _writes(checked.info, name):
             _add(checked, symbol.node, name)
-    for name in _COURTESIES:
+    for name in COURTESIES:
         if not _writes(checked.info, name) and not _has_field(checked.info, name):
             _add(checked, symbol.node, name)
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import attrs
 
-from tensorpack._plan.msgspec_structs import is_struct, struct_defaults
+from tensorpack._plan.makers import declared_fields, is_struct, members_of
 from tensorpack._plan.namespace import Context, own_annotations
-from tensorpack._plan.structs import members_of, struct_fields
 from tensorpack._rules.markers import PLAN
 
 __all__ = [
@@ -54,9 +53,9 @@ def arguments_of(cls: Any) -> Iterator[Argument]:
             has_default = f.default is not missing or f.default_factory is not missing
             yield Argument(f.name, f.type, f.name if f.init else None, has_default)
     elif is_struct(cls):
-        types_of = struct_fields(cls) or {}
-        for name, default in struct_defaults(cls):
-            yield Argument(name, types_of.get(name), name, default is not None)
+        for field in declared_fields(cls):
+            optional = field.default is not None
+            yield Argument(field.name, field.type, field.name, optional)
     else:
         yield from _own_arguments(cls)
 

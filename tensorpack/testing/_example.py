@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 import attrs
 
 from tensorpack._leaves.adapters import SupportsLifetime, is_tensor_type
-from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._plan.makers import (
+    Member,
+    declared_keys,
+    is_named_tuple,
+    is_typed_dict,
+    members_of,
+    setter_of,
+)
 from tensorpack._plan.namespace import (
     Context,
     Namespace,
@@ -17,13 +24,6 @@ from tensorpack._plan.namespace import (
     Unresolved,
 )
 from tensorpack._plan.spelling import spell
-from tensorpack._plan.structs import (
-    Member,
-    declared_keys,
-    is_named_tuple,
-    is_typed_dict,
-    members_of,
-)
 from tensorpack._rules.markers import Marker
 from tensorpack.testing._arguments import (
     Argument,

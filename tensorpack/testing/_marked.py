@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from tensorpack._plan.classes import cached_properties
+from tensorpack._plan.cached import cached_properties
+from tensorpack._plan.makers import declared_keys, is_typed_dict
 from tensorpack._plan.namespace import Namespace, own_annotations, returned_by
-from tensorpack._plan.structs import declared_keys, is_typed_dict
 from tensorpack._rules.markers import PLAN, Marker
 
 __all__ = ["Marks", "marks_of"]

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tensorpack._plan.classes import cached_properties
-from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._plan.cached import cached_properties
+from tensorpack._plan.makers import setter_of
 from tensorpack._rules.markers import Marker
 from tensorpack._walk.values import slot_value
 from tensorpack.testing._log import is_under

@@ -590,9 +590,7 @@ LOST: list[tuple[Callable[[], object], str]] = [
         ),
     ),
     (
-        lambda: define(
-            dataclasses.InitVar[int], make=dataclasses.dataclass(init=False)
-        ),
+        lambda: define(dataclasses.InitVar[int]),
         (
             "`Batch.field`: `InitVar[int]` is passed to `__init__` but not "
             "stored, so it cannot travel. Make it a field, or compute from it "

@@ -1,9 +1,6 @@
 """Every message of the testing kit and of the commands in full."""
 
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tensorpack import Borrowed, LifetimeAdapter, Payload, evolve, payload
-from tensorpack._cli import main
 from tensorpack.testing import (
     assert_covers,
     assert_honest,
@@ -374,46 +370,3 @@ def test_hazard(kind: str) -> None:
         del block
 
         assert [text] == log.hazards()
-
-
-COMMANDS: list[tuple[list[str], str]] = [
-    (
-        ["stubs", "json", "-o", "stubs"],
-        "`json`: holds no payload. Name a module that does.",
-    ),
-    (
-        ["stubs", "no_such_module", "-o", "stubs"],
-        (
-            "`no_such_module`: there is no module `no_such_module`. Check the "
-            "spelling, and run from the folder that holds it or install its package."
-        ),
-    ),
-    (
-        ["stubs", "spoken", "-o", "stubs"],
-        "`stubs` needs mypy, whose generator it completes. `pip install mypy`.",
-    ),
-]
-
-
-@pytest.mark.parametrize(("arguments", "text"), COMMANDS, ids=range(len(COMMANDS)))
-def test_wrong_target_of_a_command(
-    arguments: list[str],
-    text: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """One sentence, and exit code 2."""
-    source = "from tensorpack import payload\n\n@payload\nclass Batch:\n    size: int\n"
-    (tmp_path / "spoken.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name: None if name == "mypy" else found(name),
-    )
-
-    assert 2 == main(arguments)
-    assert f"{text}\n" == capsys.readouterr().err
-    sys.modules.pop("spoken", None)

@@ -589,18 +589,6 @@ class TestMaking:
 
         assert ["a"] == keys(twin(Child(one())))
 
-    def test_init_var_is_refused(self) -> None:
-        """What is given to `__init__` alone is kept nowhere."""
-        with pytest.raises(LifetimeError) as caught:
-
-            @payload
-            @dataclasses.dataclass
-            class Batch:
-                a: Tensor
-                scale: dataclasses.InitVar[int] = 1
-
-        assert "InitVar[int]" == caught.value.refusals[0].culprit
-
     def test_methods_with_super_and_class_cells(self) -> None:
         """A slotted class is made anew; methods that know their class still do."""
 

@@ -719,9 +719,8 @@ class TestRow12Refused:
         assert refusal.remedies
 
     def test_init_var(self) -> None:
-        """A value that is passed to `__init__` but not stored is kept nowhere."""
+        """Only a dataclass has values that are passed to `__init__` and not stored."""
 
-        @dataclasses.dataclass
         class Batch:
             ids: Tensor
             extra: dataclasses.InitVar[int] = 3
