@@ -44,73 +44,74 @@ MARKS: list[tuple[Reads, str]] = [
     (
         defined(Annotated[int, Axis("rows")]),
         (
-            "`Batch.x`: `int` is one value, so 'rows' cannot run along it. Put the axis on "
-            "a tensor, an array or a list. Or write `Size('rows')` if it is the size of "
-            "the axis."
+            "`Batch.x`: `int` is one value, so 'rows' cannot run along it. Put the "
+            "axis on a tensor, an array or a list. Or write `Size('rows')` if it is "
+            "the size of the axis."
         ),
     ),
     (
         defined(Annotated[str, Axis("rows")]),
         (
-            "`Batch.x`: `str` is one value, so 'rows' cannot run along it. Put the axis on "
-            "a tensor, an array or a list."
+            "`Batch.x`: `str` is one value, so 'rows' cannot run along it. Put the "
+            "axis on a tensor, an array or a list."
         ),
     ),
     (
         defined(Annotated[dict[str, Tensor], Axis("rows")]),
         (
-            "`Batch.x`: `dict[str, Tensor]` is a mapping, which has no order for 'rows' to "
-            "run along. Put the axis on its values: `dict[str, Annotated[Tensor, ...]]`."
+            "`Batch.x`: `dict[str, Tensor]` is a mapping, which has no order for "
+            "'rows' to run along. Put the axis on its values: `dict[str, "
+            "Annotated[Tensor, ...]]`."
         ),
     ),
     (
         defined(Annotated[tuple[Tensor, Tensor], Axis("rows")]),
         (
-            "`Batch.x`: `tuple[Tensor, Tensor]` has a fixed number of parts, so 'rows' "
-            "cannot run along it. Write `list[...]` or `tuple[X, ...]`, or put the axis on "
-            "its parts."
+            "`Batch.x`: `tuple[Tensor, Tensor]` has a fixed number of parts, so "
+            "'rows' cannot run along it. Write `list[...]` or `tuple[X, ...]`, or "
+            "put the axis on its parts."
         ),
     ),
     (
         defined(Annotated[Tensor, Axis("rows"), Axis("columns")]),
         (
-            "`Batch.x`: `Tensor` has two axes on dim 0, 'rows' and 'columns'. Give each "
-            "dim one axis."
+            "`Batch.x`: `Tensor` has two axes on dim 0, 'rows' and 'columns'. Give "
+            "each dim one axis."
         ),
     ),
     (
         defined(Annotated[Tensor, Axis("rows"), Axis("rows", dim=1)]),
         (
-            "`Batch.x`: `Tensor` has the axis 'rows' twice, so nothing says which of them "
-            "to resize. Give one of them another name."
+            "`Batch.x`: `Tensor` has the axis 'rows' twice, so nothing says which of "
+            "them to resize. Give one of them another name."
         ),
     ),
     (
         defined(Annotated[list[Tensor], Axis("rows", dim=1)]),
         (
-            "`Batch.x`: `list[Tensor]` is a list, which has no dim 1. Put the axis on what "
-            "is inside: `list[Annotated[Tensor, ...]]`."
+            "`Batch.x`: `list[Tensor]` is a list, which has no dim 1. Put the axis "
+            "on what is inside: `list[Annotated[Tensor, ...]]`."
         ),
     ),
     (
         defined(Annotated[Inner, Axis("rows")]),
         (
-            "`Batch.x`: `Inner` is a payload, which brings axes of its own. Put the axis "
-            "on its fields."
+            "`Batch.x`: `Inner` is a payload, which brings axes of its own. Put the "
+            "axis on its fields."
         ),
     ),
     (
         defined(Annotated[Dynamic[Any], Axis("rows")]),
         (
-            "`Batch.x`: `Dynamic[Any]` is walked at run time, so its dims are not known. "
-            "Write the type of the value."
+            "`Batch.x`: `Dynamic[Any]` is walked at run time, so its dims are not "
+            "known. Write the type of the value."
         ),
     ),
     (
         defined(Annotated[torch.nn.utils.rnn.PackedSequence, Axis("rows")]),
         (
-            "`Batch.x`: `PackedSequence` has dims that only its class knows. Take the mark "
-            "out, and resize the value in `__payload_resized__`."
+            "`Batch.x`: `PackedSequence` has dims that only its class knows. Take "
+            "the mark out, and resize the value in `__payload_resized__`."
         ),
     ),
     (
@@ -123,15 +124,15 @@ MARKS: list[tuple[Reads, str]] = [
     (
         defined(Annotated[Tensor, Axis("tokens", lengths="lens")]),
         (
-            "`Batch.x`: `Tensor` has its lengths in `lens`, which is not a field. Name a "
-            "field of the class that holds the lengths of the runs."
+            "`Batch.x`: `Tensor` has its lengths in `lens`, which is not a field. "
+            "Name a field of the class that holds the lengths of the runs."
         ),
     ),
     (
         defined(Annotated[Tensor, Axis("tokens", lengths="k")]),
         (
-            "`Batch.x`: `Tensor` has its lengths in `k`, which runs along no axis. Give "
-            "`k` its axis: `Annotated[..., Axis('requests')]`."
+            "`Batch.x`: `Tensor` has its lengths in `k`, which runs along no axis. "
+            "Give `k` its axis: `Annotated[..., Axis('requests')]`."
         ),
     ),
     (
@@ -139,8 +140,8 @@ MARKS: list[tuple[Reads, str]] = [
             Annotated[list[str], Axis("rows")] | Annotated[tuple[str, ...], Axis("a")]
         ),
         (
-            "`Batch.x`: `list[str] | tuple[str, ...]` has arms of one kind with different "
-            "axes. Put the axes on the whole union, or write two fields."
+            "`Batch.x`: `list[str] | tuple[str, ...]` has arms of one kind with "
+            "different axes. Put the axes on the whole union, or write two fields."
         ),
     ),
     (
@@ -154,8 +155,8 @@ MARKS: list[tuple[Reads, str]] = [
     (
         lambda: Axis("rows", pad=[]),
         (
-            "`Axis`: the pad of 'rows' is a `list`, which has no hash. Pad with a number "
-            "or a text, or in `__payload_resized__`."
+            "`Axis`: the pad of 'rows' is a `list`, which has no hash. Pad with a "
+            "number or a text, or in `__payload_resized__`."
         ),
     ),
 ]
@@ -191,6 +192,11 @@ def on_device(call: Callable[[Decode], object]) -> object:
         return call(decode(2, 3).to_device("cuda"))
 
 
+def seven(_: Tensor) -> Any:
+    """Return what is not a tensor."""
+    return 7
+
+
 def device_index(kind: torch.dtype) -> Tensor:
     """Make an index on the device."""
     return torch.ones(2, device="cuda").to(kind)
@@ -214,22 +220,22 @@ USES: list[tuple[Reads, str]] = [
     (
         lambda: sizes(evolve(decode(2, 3), names=["a"])),
         (
-            "`Decode.names`: has 1 item on the axis `requests`, and `seq_lens` has 2. Give "
-            "both one size."
+            "`Decode.names`: has 1 item on the axis `requests`, and `seq_lens` has "
+            "2. Give both one size."
         ),
     ),
     (
         lambda: sizes(evolve(decode(2, 3), table=torch.zeros(2))),
         (
-            "`Decode.table`: has 1 dim, and `blocks` is its dim 1. Give it that dim, or "
-            "mend the `dim` of its `Axis`."
+            "`Decode.table`: has 1 dim, and `blocks` is its dim 1. Give it that dim, "
+            "or mend the `dim` of its `Axis`."
         ),
     ),
     (
         lambda: sizes(host(kept=7)),
         (
-            "`Host.kept`: is an `int`, which cannot run along `rows`. Let it be a tensor, "
-            "an array or a list."
+            "`Host.kept`: is an `int`, which cannot run along `rows`. Let it be a "
+            "tensor, an array or a list."
         ),
     ),
     (
@@ -274,30 +280,32 @@ USES: list[tuple[Reads, str]] = [
     (
         with_recorded(lambda: select(host(), rows=device_index(torch.bool))),
         (
-            "`Host`: `rows=` is a mask on the device, and the host would have to wait for "
-            "the number of its items. Pass a mask on the host, or positions."
+            "`Host`: `rows=` is a mask on the device, and the host would have to "
+            "wait for the number of its items. Pass a mask on the host, or positions."
         ),
     ),
     (
         with_recorded(lambda: select(host(), rows=device_index(torch.int64))),
         (
-            "`Host.ids`: is on the host, and the positions on `rows` are on the device, so "
-            "the host would have to wait for them. Pass a list or a host tensor."
+            "`Host.ids`: is on the host, and the positions on `rows` are on the "
+            "device, so the host would have to wait for them. Pass a list or a host "
+            "tensor."
         ),
     ),
     (
         lambda: select(decode(2, 3), tokens=[0]),
         (
-            "`Decode`: `tokens` lies in runs of `requests`, whose lengths would no longer "
-            "fit. Name `requests`: the `tokens` of each follow."
+            "`Decode`: `tokens` lies in runs of `requests`, whose lengths would no "
+            "longer fit. Name `requests`: the `tokens` of each follow."
         ),
     ),
     (
         lambda: on_device(lambda step: select(step, requests=[0])),
         (
-            "`Decode.input_ids`: lies in runs whose lengths, `seq_lens`, are on the device, "
-            "and the host would have to wait for them. Call `select` before the move, keep "
-            'the lengths in a host field, or pass `lengths={"tokens": ...}`.'
+            "`Decode.input_ids`: lies in runs whose lengths, `seq_lens`, are on the "
+            "device, and the host would have to wait for them. Call `select` before "
+            'the move, keep the lengths in a host field, or pass `lengths={"tokens": '
+            "...}`."
         ),
     ),
     (
@@ -305,16 +313,16 @@ USES: list[tuple[Reads, str]] = [
             lambda step: select(step, requests=[0], lengths={"tokens": [2, 3]})
         ),
         (
-            "`Decode.last`: holds positions on `tokens` on the device, where nothing tells "
-            "whether each is still there. Select before the move, or keep the positions in "
-            "a host field and make them in `__payload_prepare__`."
+            "`Decode.last`: holds positions on `tokens` on the device, where nothing "
+            "tells whether each is still there. Select before the move, or keep the "
+            "positions in a host field and make them in `__payload_prepare__`."
         ),
     ),
     (
         lambda: select(decode(2, 3), requests=[0], lengths={"tokens": [2, 4]}),
         (
-            "`Decode.input_ids`: has 5 items in 2 runs, and the lengths in `seq_lens` are 2 "
-            "with the sum 6. Make the lengths fit."
+            "`Decode.input_ids`: has 5 items in 2 runs, and the lengths in "
+            "`seq_lens` are 2 with the sum 6. Make the lengths fit."
         ),
     ),
     (
@@ -327,8 +335,8 @@ USES: list[tuple[Reads, str]] = [
     (
         lambda: split(decode(2, 3), "requests", [1]),
         (
-            "`Decode`: `requests` has 2 items, and cannot be split into [1]. Pass sizes "
-            "whose sum is the size of the axis."
+            "`Decode`: `requests` has 2 items, and cannot be split into [1]. Pass "
+            "sizes whose sum is the size of the axis."
         ),
     ),
     (
@@ -341,8 +349,8 @@ USES: list[tuple[Reads, str]] = [
     (
         lambda: pad(decode(2, 3), requests=1),
         (
-            "`Decode`: `requests` has 2 items, and 1 were asked for. Pass at least 2, or "
-            "`select`."
+            "`Decode`: `requests` has 2 items, and 1 were asked for. Pass at least "
+            "2, or `select`."
         ),
     ),
     (
@@ -355,63 +363,66 @@ USES: list[tuple[Reads, str]] = [
     ),
     (
         lambda: cat([decode(1), host()], "requests"),
-        "`Decode`: has a `Decode` and a `Host`. Put together only objects of one class.",
+        (
+            "`Decode`: has a `Decode` and a `Host`. Put together only objects of one "
+            "class."
+        ),
     ),
     (
         lambda: cat([decode(1), evolve(decode(1), rope=torch.ones(2))], "requests"),
         (
-            "`Decode.rope`: is not the same in all, and does not run along `requests`. Give "
-            'it an `Axis`, or say what it becomes: `combine={"rope": lambda values: '
-            "values[0]}`."
+            "`Decode.rope`: is not the same in all, and does not run along "
+            "`requests`. Give it an `Axis`, or say what it becomes: "
+            '`combine={"rope": lambda values: values[0]}`.'
         ),
     ),
     (
         lambda: cat([decode(1), decode(1)], "requests", combine={"roep": max}),
         (
-            "`Decode`: `combine=` names `roep`, which is not a field. Name fields by their "
-            "keys, such as `sampling.top_k`."
+            "`Decode`: `combine=` names `roep`, which is not a field. Name fields by "
+            "their keys, such as `sampling.top_k`."
         ),
     ),
     (
         lambda: cat([decode(1), decode(1, blocks=3)], "requests"),
         (
-            "`Decode.table`: has 2 and 3 on dim 1. Call `pad(x, blocks=...)` first, with "
-            "one size for all."
+            "`Decode.table`: has 2 and 3 on dim 1. Call `pad(x, blocks=...)` first, "
+            "with one size for all."
         ),
     ),
     (
         lambda: cat([host(), Host(torch.ones(1))], "rows"),
         (
-            "`Host.ids`: is torch.int64 in one and torch.float32 in another. Give both one "
-            "dtype."
+            "`Host.ids`: is torch.int64 in one and torch.float32 in another. Give "
+            "both one dtype."
         ),
     ),
     (
         lambda: cat([host(starts=torch.arange(3)), host()], "rows"),
         (
-            "`Host.starts`: is None in some and not in others, and its axis has no `pad`. "
-            "Set it in all, or in none. Or write `pad=` into its `Axis`."
+            "`Host.starts`: is None in some and not in others, and its axis has no "
+            "`pad`. Set it in all, or in none. Or write `pad=` into its `Axis`."
         ),
     ),
     (
         lambda: cat([host(images=[torch.ones(1)] * 2), host()], "rows"),
         (
-            "`Host.images`: is None in some, and a list in others. Set it in all, or in "
-            "none."
+            "`Host.images`: is None in some, and a list in others. Set it in all, or "
+            "in none."
         ),
     ),
     (
         lambda: cat([host(parts=[torch.ones(1)]), host(parts=[])], "rows"),
         (
-            "`Host.parts`: has lists of 1 and 0 items, and no axis runs along them. Put an "
-            "axis on the list, or pass `combine=` for it."
+            "`Host.parts`: has lists of 1 and 0 items, and no axis runs along them. "
+            "Put an axis on the list, or pass `combine=` for it."
         ),
     ),
     (
         lambda: copy_(empty_like(decode(1)), decode(2)),
         (
-            "`Decode.input_ids`: needs 2 items on `tokens`, and its static has room for 1. "
-            "Make the static with `tokens=2` or more."
+            "`Decode.input_ids`: needs 2 items on `tokens`, and its static has room "
+            "for 1. Make the static with `tokens=2` or more."
         ),
     ),
     (
@@ -422,10 +433,10 @@ USES: list[tuple[Reads, str]] = [
         ),
     ),
     (
-        lambda: map_tensors(lambda _: 7, decode(1)),  # type: ignore[arg-type,return-value]  # on purpose
+        lambda: map_tensors(seven, decode(1)),
         (
-            "`input_ids`: the function gave an `int`, and only a tensor fits there. Return "
-            "a tensor."
+            "`input_ids`: the function gave an `int`, and only a tensor fits there. "
+            "Return a tensor."
         ),
     ),
 ]
