@@ -115,8 +115,8 @@ def chosen_items(cls: str, axis: str, size: int, index: Any) -> Chosen:
         if tensor.dtype is torch.bool:
             raise AxisError(
                 cls=cls,
-                problem=f"`{axis}=` is a mask on the device, and the host would have "
-                "to wait for the number of its items",
+                problem=f"`{axis}=` is a mask on the device, whose items the host "
+                "could count only by blocking",
                 remedy="Pass a mask on the host, or positions.",
             )
         return Chosen(axis, size, index=tensor)

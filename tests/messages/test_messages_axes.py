@@ -280,8 +280,8 @@ USES: list[tuple[Reads, str]] = [
     (
         with_recorded(lambda: select(host(), rows=device_index(torch.bool))),
         (
-            "`Host`: `rows=` is a mask on the device, and the host would have to "
-            "wait for the number of its items. Pass a mask on the host, or positions."
+            "`Host`: `rows=` is a mask on the device, whose items the host could count "
+            "only by blocking. Pass a mask on the host, or positions."
         ),
     ),
     (
