@@ -24,8 +24,8 @@ class Batch(Payload):
 EXPECTED = [
     (
         "11: error: `Batch.scalar`: `int` is one value, so 'rows' cannot run along it. "
-        "Put the axis on a tensor, an array or a list. Or write `Size('rows')` if it is "
-        "the size of the axis.  [tensorpack-lifetime]"
+        "Put the axis on a tensor, an array or a list. Or write `Size('rows')` if "
+        "it is the size of the axis.  [tensorpack-lifetime]"
     ),
     (
         "12: error: `Batch.twice`: `Tensor` (in `list[Tensor]`) has two axes on dim 0, "
@@ -37,12 +37,12 @@ EXPECTED = [
         "[tensorpack-lifetime]"
     ),
     (
-        "14: error: `Batch.back`: `Axis('rows', dim=-1)` (in `Tensor`) the dim of 'rows' "
-        "is -1. Count from the front, starting at 0.  [tensorpack-lifetime]"
+        "14: error: `Batch.back`: `Axis('rows', dim=-1)` (in `Tensor`) the dim of "
+        "'rows' is -1. Count from the front, starting at 0.  [tensorpack-lifetime]"
     ),
     (
-        "15: note: `Batch.lens_cpu`: moves to the device; `HostOnly[Tensor]` keeps it on "
-        "the host."
+        "15: note: `Batch.lens_cpu`: moves to the device; `HostOnly[Tensor]` keeps it "
+        "on the host."
     ),
 ]
 
