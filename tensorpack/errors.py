@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "AxisError",
     "CaptureError",
     "CycleError",
     "DefinitionError",
@@ -218,6 +219,35 @@ class LeafCountError(TensorpackError, ValueError):
         )
 
 
+class AxisError(TensorpackError, ValueError):
+    """What an operation on a batch axis needs is not there.
+
+    Attributes:
+        cls: name of the class whose traversal met the value, or "".
+        key: address of the value, such as `"sampling.top_k"`, or "" for the whole.
+        problem: what is there and why it cannot be, as a clause.
+        remedy: what to do instead.
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        /,
+        *,
+        cls: str = "",
+        key: str = "",
+        problem: str = "",
+        remedy: str = "",
+    ) -> None:
+        self.cls = cls
+        self.key = key
+        self.problem = problem
+        self.remedy = remedy
+        owner = f"{cls}." if cls and key and not key.startswith("[") else cls
+        where = f"`{owner}{key}`: " if owner or key else ""
+        super().__init__(text or f"{where}{problem}. {remedy}")
+
+
 class StreamError(TensorpackError, ValueError):
     """A stream cannot be used for what was asked.
 
@@ -249,7 +279,8 @@ class CaptureError(TensorpackError, RuntimeError):
             text
             or f"`{call}`: the {stream} stream is capturing a graph, and a replay "
             "would neither copy again nor keep the memory. Transfer before the "
-            "capture, and copy into the graph's static buffers."
+            "capture: `start(x, into=static)` before each replay; what is on the "
+            "device already, `axes.copy_(static, x)` copies inside the graph."
         )
 
 

@@ -36,8 +36,17 @@ ALLOWED: dict[str, set[str]] = {
         "_functions",
         "_install",
     },
+    "axes": {"errors", "_rules", "_leaves", "_plan", "_walk"},
     # The transfer layer knows walks and leaves, never plans.
-    "transfer": {"errors", "guard", "_leaves", "_codegen", "_walk", "_functions"},
+    "transfer": {
+        "errors",
+        "guard",
+        "_leaves",
+        "_codegen",
+        "_walk",
+        "_functions",
+        "axes",
+    },
     "mypy_plugin": {"errors", "_rules"},
     # The audit reads text: neither torch nor anything of the package.
     "_audit": set(),

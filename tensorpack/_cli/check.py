@@ -15,6 +15,7 @@ from tensorpack._cli.modules import (
 )
 from tensorpack._install import Refused, collected
 from tensorpack._plan.namespace import own_annotations
+from tensorpack._rules.hints import host_hint
 from tensorpack._rules.markers import BASE, PLAN, REFUSED
 from tensorpack._walk.values import payload_plan
 from tensorpack.errors import LifetimeError, TensorpackError, UndecoratedError
@@ -159,7 +160,11 @@ def _print_findings(findings: Findings) -> None:
     """Print the payloads, the refusals, and what could not be imported."""
     for cls, module in findings.payloads.items():
         print(f"`{module}:{cls.__qualname__}`: {_fields(cls)}.")
+    hints = [hint for cls in findings.payloads for hint in _hints(cls)]
     print(end="\n" * bool(findings.payloads))
+    for hint in hints:
+        print(f"note: {hint}")
+    print(end="\n" * bool(hints))
     for module, _, text in findings.refusals:
         print(f"`{module}`: refused.\n{text}\n")
     for name, reason in findings.failures.items():
@@ -173,6 +178,14 @@ def _print_findings(findings: Findings) -> None:
         _count(len(findings.refusals), "refusal"),
     )
     print(f"{', '.join(counts)}, {len(findings.failures)} not imported")
+
+
+def _hints(cls: type) -> Iterator[str]:
+    """Yield what is told of leaves that their names keep on the host."""
+    for field in payload_plan(cls).fields:
+        hint = host_hint(cls.__qualname__, field.name, field.node)
+        if hint is not None:
+            yield hint
 
 
 def _fields(cls: type) -> str:

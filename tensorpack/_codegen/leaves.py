@@ -37,6 +37,7 @@ from tensorpack._rules.nodes import (
     Node,
     PayloadNode,
     PropertyNode,
+    ResidentNode,
     SelfMovingNode,
     SequenceNode,
     TensorNode,
@@ -95,7 +96,7 @@ def _field_lines(field: FieldPlan, names: Names, *, keyed: bool) -> list[Line]:
     key = Key(()).literal(field.name)
     value = _Value(f"self.{field.name}", "x", 0)
     match field.node:
-        case DerivedNode(inner=inner):
+        case DerivedNode(inner=inner) | ResidentNode(inner=inner):
             return _Leaves(names, "walk.record_only", keyed).lines(inner, value, key)
         case CachedNode(inner=inner, slot=slot):
             read = f"self.__dict__.get({quoted(field.name)})"
@@ -165,7 +166,9 @@ class _Leaves:
             case HostOnlyNode():
                 check = f"{self.walk}.check_host_only({value.name}, {key})"
                 return [guarded(f"if isinstance({value.named}, Tensor):", check)]
-            case BorrowedNode() | DerivedNode() | CachedNode() | PropertyNode():
+            case BorrowedNode() | DerivedNode() | ResidentNode():
+                return []
+            case CachedNode() | PropertyNode():
                 return []
             case UnionNode(arms=arms):
                 assigned = value.read != value.name
@@ -262,6 +265,7 @@ class _Leaves:
                 | HostOnlyNode()
                 | BorrowedNode()
                 | DerivedNode()
+                | ResidentNode()
                 | CachedNode()
                 | PropertyNode()
             ):

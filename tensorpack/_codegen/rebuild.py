@@ -28,6 +28,7 @@ from tensorpack._rules.nodes import (
     Node,
     PayloadNode,
     PropertyNode,
+    ResidentNode,
     SelfMovingNode,
     SequenceNode,
     TensorNode,
@@ -180,6 +181,7 @@ class _Rebuild:
                 | HostOnlyNode()
                 | BorrowedNode()
                 | DerivedNode()
+                | ResidentNode()
                 | CachedNode()
                 | PropertyNode()
             ):

@@ -11,8 +11,10 @@ from tensorpack._plan.namespace import Context, Placeholder, Unresolved
 from tensorpack._plan.spelling import spell
 from tensorpack._plan.type_table import node_of_class
 from tensorpack._rules import refusals
+from tensorpack._rules.axes import AxisMark
 from tensorpack._rules.containers import BY_ANNOTATION, Container
 from tensorpack._rules.markers import Marker
+from tensorpack._rules.marks import attached, with_axes
 from tensorpack._rules.nodes import (
     NONE,
     BorrowedNode,
@@ -84,7 +86,15 @@ def _node_of_form(tp: Any, ctx: Context) -> Node:
 
 
 def _node_of_annotated(tp: object, ctx: Context) -> Node:
-    """Read `Annotated[T, ...]`: a marker decides, anything else is ignored."""
+    """Read `Annotated[T, ...]`: a marker decides, then axes join what it says."""
+    _, *metadata = typing.get_args(tp)
+    marks = tuple(note for note in metadata if isinstance(note, AxisMark))
+    node = _node_of_marked(tp, ctx)
+    return attached(node, marks, spell(tp)) if marks else node
+
+
+def _node_of_marked(tp: object, ctx: Context) -> Node:
+    """Read the markers in `Annotated[T, ...]`; anything else is ignored."""
     inner, *metadata = typing.get_args(tp)
     markers = [note for note in metadata if isinstance(note, Marker)]
     if len(markers) > 1:
@@ -97,6 +107,8 @@ def _node_of_annotated(tp: object, ctx: Context) -> Node:
             return DynamicNode()
         case Marker.DERIVED:
             refusals.INNER_DERIVED.refuse(spell(tp))
+        case Marker.RESIDENT:
+            refusals.INNER_RESIDENT.refuse(spell(tp))
         case Marker.HOST_ONLY:
             return HostOnlyNode()
         case Marker.BORROWED:
@@ -131,7 +143,8 @@ def _node_of_variable(tp: Any, ctx: Context) -> Node:
 
 def _node_of_union(tp: object, ctx: Context) -> Node:
     """Read a union: each arm by itself, then what the value has to decide."""
-    return union_of([node_of(arm, ctx) for arm in typing.get_args(tp)], spell(tp))
+    arms = [node_of(arm, ctx) for arm in typing.get_args(tp)]
+    return with_axes(union_of(arms, spell(tp)), arms, spell(tp))
 
 
 def _node_of_generic(tp: Any, origin: Any, ctx: Context) -> Node:

@@ -30,11 +30,13 @@ from tensorpack._plan.plan import ClassPlan, FieldPlan
 from tensorpack._plan.spelling import spell
 from tensorpack._rules import refusals as reasons
 from tensorpack._rules.markers import PLAN, Marker
+from tensorpack._rules.marks import wrong_lengths
 from tensorpack._rules.nodes import (
     CachedNode,
     DerivedNode,
     Node,
     PropertyNode,
+    ResidentNode,
     children,
 )
 from tensorpack._rules.refusals import RefusedError, refuse
@@ -79,6 +81,9 @@ def plan_class(
             caches.append(_cached_plan(cached, bases))
         except RefusedError as error:
             refusals.append(error.at(cached.name, spell(_returned(cached, bases)[1])))
+    read = {field.name: (field.node, field.annotation) for field in fields}
+    wrong = wrong_lengths(read)
+    refusals.extend(refused.at(name, read[name][1]) for name, refused in wrong)
     refusals.extend(_orphans(cls, declared, bases.context))
     refusals.extend(shared_leaves(cls, declared))
     refusals.extend(slots_apart(cls, declared))
@@ -246,8 +251,13 @@ def _read(field: Declared, annotation: object, ctx: Context) -> FieldPlan:
     text = spell(annotation)
     if annotation is None and field.unannotated:
         reasons.NO_ANNOTATION.refuse(field.name)
-    inner = _derived_from(ctx.namespace.evaluate(annotation))
-    if inner is None:
+    tp = ctx.namespace.evaluate(annotation)
+    inner = _marked_as(Marker.DERIVED, tp)
+    resident = _marked_as(Marker.RESIDENT, tp)
+    node: Node
+    if resident is not None:
+        node = ResidentNode(node_of(resident, ctx))
+    elif inner is None:
         node = node_of(annotation, ctx)
         _check_depth(node, text)
     elif field.default is None:
@@ -277,11 +287,11 @@ def _check_depth(node: Node, text: str) -> None:
         )
 
 
-def _derived_from(tp: object) -> object | None:
-    """Return `T` of `Derived[T]`, else None."""
+def _marked_as(marker: Marker, tp: object) -> object | None:
+    """Return `T` of `Derived[T]` or `Resident[T]`, by the marker; else None."""
     if typing.get_origin(tp) is typing.Annotated:
         inner, *metadata = typing.get_args(tp)
-        if [m for m in metadata if isinstance(m, Marker)] == [Marker.DERIVED]:
+        if [m for m in metadata if isinstance(m, Marker)] == [marker]:
             found: object = inner
             return found
     return None

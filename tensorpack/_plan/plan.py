@@ -6,7 +6,15 @@ from typing import Any
 import attrs
 
 from tensorpack._plan.namespace import Namespace
-from tensorpack._rules.nodes import DerivedNode, Node, PropertyNode, role, travels, why
+from tensorpack._rules.nodes import (
+    DerivedNode,
+    Node,
+    PropertyNode,
+    ResidentNode,
+    role,
+    travels,
+    why,
+)
 
 __all__ = ["ClassPlan", "FieldPlan"]
 
@@ -115,7 +123,7 @@ class ClassPlan:
             f.name
             for f in self.fields
             if not travels(f.node)
-            and not isinstance(f.node, (DerivedNode, PropertyNode))
+            and not isinstance(f.node, (DerivedNode, ResidentNode, PropertyNode))
         )
 
 

@@ -29,7 +29,9 @@ from tensorpack._plan.makers import (
 from tensorpack._plan.namespace import Context, own_annotations
 from tensorpack._plan.spelling import spell
 from tensorpack._rules import refusals
+from tensorpack._rules.axes import shape_axes
 from tensorpack._rules.markers import BASE, PLAN, REFUSED
+from tensorpack._rules.marks import attached
 from tensorpack._rules.nodes import (
     AdapterNode,
     BorrowedNode,
@@ -93,7 +95,8 @@ def node_of_class(
     """
     array = getattr(cls, "array_type", None)
     if array is not None and cls.__module__.startswith("jaxtyping"):
-        return node_of(array, ctx)
+        shape = tuple(shape_axes(getattr(cls, "dim_str", "")))
+        return attached(node_of(array, ctx), shape, spell(tp))
     asked = _Asked(cls, tp, ctx, node_of)
     node: Node | None = first_row(_ROWS, asked)
     if node is not None:

@@ -12,10 +12,12 @@ __all__ = [
     "Dynamic",
     "HostOnly",
     "Marker",
+    "Resident",
     "borrowed",
     "derived",
     "dynamic",
     "host_only",
+    "resident",
 ]
 
 PLAN = "__tensorpack_plan__"
@@ -36,6 +38,7 @@ class Marker(enum.Enum):
     HOST_ONLY = "HostOnly"
     BORROWED = "Borrowed"
     DERIVED = "Derived"
+    RESIDENT = "Resident"
     DYNAMIC = "Dynamic"
 
     def __repr__(self) -> str:
@@ -46,6 +49,7 @@ class Marker(enum.Enum):
 host_only = Marker.HOST_ONLY
 borrowed = Marker.BORROWED
 derived = Marker.DERIVED
+resident = Marker.RESIDENT
 dynamic = Marker.DYNAMIC
 
 HostOnly = Annotated[T, host_only]
@@ -53,6 +57,9 @@ HostOnly = Annotated[T, host_only]
 
 Borrowed = Annotated[T, borrowed]
 """Owned and recorded elsewhere: the same object, neither moved nor recorded."""
+
+Resident = Annotated[T, resident]
+"""Stays on its device and is recorded there; a new object keeps the same object."""
 
 Derived = Annotated[T, derived]
 """A cache of other fields: recorded, never moved; a twin gets the default."""

@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Generic, TypeVar, Union
 
+from tensorpack._rules.axes import AxisMark
+
 __all__ = [
     "NONE",
     "AdapterNode",
@@ -24,6 +26,7 @@ __all__ = [
     "NodeOf",
     "PayloadNode",
     "PropertyNode",
+    "ResidentNode",
     "SelfMovingNode",
     "SequenceNode",
     "StayingNode",
@@ -44,7 +47,13 @@ C = TypeVar("C")
 
 @dataclasses.dataclass(frozen=True)
 class TensorNode:
-    """A tensor."""
+    """A tensor.
+
+    Attributes:
+        axes: what its annotation says of the batch.
+    """
+
+    axes: tuple[AxisMark, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,20 +94,26 @@ class HostNode(Generic[C]):
     Attributes:
         types: the classes that a value may have.
         inside: the form of a container that has nothing inside to look at.
+        axes: what its annotation says of the batch.
     """
 
     types: tuple[C | type, ...] = ()
     inside: "ContainerNode[C] | None" = None
+    axes: tuple[AxisMark, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class HostOnlyNode:
     """Marked `HostOnly`: kept by reference; a device tensor raises."""
 
+    axes: tuple[AxisMark, ...] = ()
+
 
 @dataclasses.dataclass(frozen=True)
 class BorrowedNode:
     """Marked `Borrowed`: kept by reference, whatever it is."""
+
+    axes: tuple[AxisMark, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,11 +124,13 @@ class SequenceNode(Generic[C]):
         kind: the name of its row in `containers`.
         item: what each item is.
         written: its parameters as written, for the remedy of a union.
+        axes: what its annotation says of the batch.
     """
 
     kind: str
     item: "NodeOf[C]"
     written: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    axes: tuple[AxisMark, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +181,13 @@ class DerivedNode(Generic[C]):
 
 
 @dataclasses.dataclass(frozen=True)
+class ResidentNode(Generic[C]):
+    """Recorded, never moved; a new object keeps the same object."""
+
+    inner: "NodeOf[C]"
+
+
+@dataclasses.dataclass(frozen=True)
 class CachedNode(Generic[C]):
     """What a cached property keeps: recorded, never moved, and no field.
 
@@ -205,6 +229,7 @@ NodeOf = Union[  # noqa: UP007  # generic
     TypedDictNode[C],
     UnionNode[C],
     DerivedNode[C],
+    ResidentNode[C],
     CachedNode[C],
     PropertyNode,
 ]
@@ -230,7 +255,9 @@ def children(node: NodeOf[C]) -> Iterator[NodeOf[C]]:
             yield from (item for _, item in named)
         case UnionNode(arms=arms):
             yield from arms
-        case DerivedNode(inner=inner) | CachedNode(inner=inner):
+        case DerivedNode(inner=inner) | ResidentNode(inner=inner):
+            yield inner
+        case CachedNode(inner=inner):
             yield inner
         case (
             TensorNode()
@@ -252,7 +279,7 @@ def travels(node: NodeOf[C]) -> bool:
         node, (TensorNode, SelfMovingNode, PayloadNode, AdapterNode, DynamicNode)
     ):
         return True
-    if isinstance(node, (DerivedNode, CachedNode)):
+    if isinstance(node, (DerivedNode, ResidentNode, CachedNode)):
         return False
     return any(travels(child) for child in children(node))
 
@@ -268,6 +295,8 @@ def role(node: Node) -> str:
             return "borrowed"
         case DerivedNode():
             return "derived"
+        case ResidentNode():
+            return "resident"
         case CachedNode(inner=HostNode() | HostOnlyNode() | BorrowedNode() as inner):
             return role(inner)
         case CachedNode():
@@ -312,6 +341,8 @@ def why(node: Node) -> str:
             return "marked `Borrowed`"
         case DerivedNode(inner=inner):
             return f"marked `Derived`: {why(inner)}"
+        case ResidentNode(inner=inner):
+            return f"marked `Resident`: {why(inner)}"
         case CachedNode(inner=inner):
             return f"a cached property: {why(inner)}"
         case PropertyNode():

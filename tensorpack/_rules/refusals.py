@@ -25,6 +25,7 @@ __all__ = [
     "FUNCTION",
     "INIT_ONLY",
     "INNER_DERIVED",
+    "INNER_RESIDENT",
     "KEY",
     "MARKERS",
     "NOT_A_TYPE",
@@ -162,6 +163,10 @@ UNTYPED_MEMBER = Reason(
 
 # Markers.
 MARKERS = Reason("has {count} markers: {markers}", ("Keep one of them.",))
+INNER_RESIDENT = Reason(
+    "is inside another type, but only a whole field stays resident",
+    ("Mark the whole field `Resident`.",),
+)
 INNER_DERIVED = Reason(
     "is inside another type, but only a whole field gets its default",
     ("Mark the whole field `Derived`.",),

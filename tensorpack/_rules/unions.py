@@ -98,7 +98,11 @@ def _check_markers(arms: Sequence[NodeOf[C]], union: str) -> None:
     if not marked:
         return
     walked = any(isinstance(arm, DynamicNode) for arm in others)
-    if len(marked) > 1 or walked or (others and BorrowedNode() in marked):
+    if (
+        len(marked) > 1
+        or walked
+        or (others and any(isinstance(a, BorrowedNode) for a in marked))
+    ):
         refusals.CONTRADICTED.refuse(union)
 
 

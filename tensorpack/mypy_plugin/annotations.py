@@ -133,6 +133,8 @@ def _node_of_marked(tp: TypeAliasType) -> Node:
             return BorrowedNode()
         case Marker.DERIVED:
             refusals.INNER_DERIVED.refuse(spell(tp))
+        case Marker.RESIDENT:
+            refusals.INNER_RESIDENT.refuse(spell(tp))
 
 
 def _node_of_any(tp: AnyType) -> Node:

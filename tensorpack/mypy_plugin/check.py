@@ -12,9 +12,11 @@ from mypy.nodes import (
 from mypy.types import Type
 
 from tensorpack._rules import refusals
+from tensorpack._rules.hints import host_hint
 from tensorpack._rules.markers import Marker
 from tensorpack._rules.refusals import RefusedError
 from tensorpack.mypy_plugin.annotations import markers_of, node_of
+from tensorpack.mypy_plugin.axes import check_axes
 from tensorpack.mypy_plugin.checked_class import CheckedClass
 from tensorpack.mypy_plugin.fields import (
     Field,
@@ -40,13 +42,17 @@ _IN_ALIAS = (
 def check_fields(checked: CheckedClass) -> None:
     """Report every field of a class that has no lifetime support, on its line."""
     corrections = _corrections(checked)
-    for field in (*fields_of(checked), *cached_properties(checked)):
+    fields = (*fields_of(checked), *cached_properties(checked))
+    names = frozenset({*(field.name for field in fields), *checked.info.names})
+    for field in fields:
         correction = corrections.get(field.name)
         if field.name in corrections and correction is None:
             continue
         tp = correction or field.type
         try:
             _read(field, tp, checked, is_corrected=correction is not None)
+            if correction is None:
+                check_axes(checked, field.name, names)
         except RefusedError as error:
             annotation = spell(tp) if tp is not None else field.name
             _report(checked, field.name, error, annotation, field.context)
@@ -85,10 +91,12 @@ def _read(
 def _read_type(field: Field, tp: Type, checked: CheckedClass) -> None:
     """Read the type of a field that has one."""
     markers, inner = markers_of(tp)
-    if markers != [Marker.DERIVED]:
-        node_of(tp, Inside(checked))
+    if markers not in ([Marker.DERIVED], [Marker.RESIDENT]):
+        hint = host_hint(checked.name, field.name, node_of(tp, Inside(checked)))
+        if hint is not None:
+            checked.api.note(hint, field.context, code=LIFETIME)
         return
-    if not field.has_default:
+    if markers == [Marker.DERIVED] and not field.has_default:
         refusals.NO_DEFAULT.refuse(spell(tp), field=field.name)
     if field.reads_self:
         refusals.COMPUTED_DEFAULT.refuse(spell(tp), field=field.name)

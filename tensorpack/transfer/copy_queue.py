@@ -262,6 +262,15 @@ class CopyQueue:
             alone.append(new[index])
         return alone, resident
 
+    def keep(self, ready: torch.Event | None, sources: list[Any]) -> torch.Event:
+        """Keep what copies made elsewhere read, until their event is done."""
+        assert ready is not None  # noqa: S101  # there are streams
+        self._last = ready
+        if sources:
+            with self._keeping:
+                self.retained.append((ready, sources))
+        return ready
+
     def reap(self) -> None:
         """Let go of what copies have read that are done."""
         done = []

@@ -10,9 +10,7 @@ too large for a pack is read by DMA itself, so it must not be overwritten before
 handoff is done.
 """
 
-import asyncio
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -28,17 +26,18 @@ from tensorpack._leaves.streams import (
     with_index,
 )
 from tensorpack._walk.build import prepared, rebuild
-from tensorpack._walk.mappings import check_replaceable, entries_of, merged
 from tensorpack._walk.walk import Walk, walk
 from tensorpack.errors import CaptureError, HandoffError, StreamError
 from tensorpack.transfer.copy_queue import CopyQueue, check_leaves, copied
 from tensorpack.transfer.fetch import Fetch, Fetcher
 from tensorpack.transfer.handoff import Counters, Handoff, record_handoff
-from tensorpack.transfer.in_flight import NAP, PATIENCE, Flights, check_limit
+from tensorpack.transfer.in_flight import Flights, check_limit
 from tensorpack.transfer.native import load
 from tensorpack.transfer.packing import PACK_BELOW, Packer
+from tensorpack.transfer.parts import parted
 from tensorpack.transfer.polling import Poller
 from tensorpack.transfer.staging import SLOT, Stager
+from tensorpack.transfer.static_transfers import StaticTransfers
 
 __all__ = ["CopyStream", "Counters", "Fetch", "Handoff"]
 
@@ -83,9 +82,7 @@ class CopyStream:
             pack_below: bytes under which a leaf is small.
             staging: bytes of pinned memory for larger pageable leaves, made now.
             staging_limit: bytes up to which more of it is taken where it is too little
-                for what is on its way; only there does the host wait. The default is
-                256 MiB. A fresh block costs the host about 0.8 milliseconds for each
-                million bytes, once.
+                for what is on its way; only there does the host wait (see `warm`).
 
         Raises:
             StreamError: `stream` is of another device, or `device` is not there.
@@ -100,6 +97,7 @@ class CopyStream:
         self._checked: set[StreamId] = set()
         self._closed = False
         self._streams: Streams | None = streams_of(self.device)
+        self._static = StaticTransfers(self)
         if self._streams is None:
             return
         self.stream = self._streams.new(priority) if stream is None else stream
@@ -126,6 +124,8 @@ class CopyStream:
         value: T,
         *,
         keys: Iterable[str] | None = None,
+        into: T | None = None,
+        sizes: Mapping[str, int] | None = None,
         after: torch.Stream | None = None,
     ) -> Handoff[T]:
         """Queue the copies of a payload to the device.
@@ -133,12 +133,18 @@ class CopyStream:
         Args:
             value: a payload, a tensor, anything with lifetime support, a container of
                 them, or with `keys` a mapping.
-            keys: of a mapping, the entries that travel; others pass through.
+            keys: names of the entries of a mapping, or of the fields of a payload
+                (`"sampling.top_k"`), that travel; others pass through.
+            into: static memory on the device, as made by `axes.empty_like`. The payload
+                handed out holds views of its first rows.
+            sizes: with `into`, how many items each axis gets; the rows beyond those of
+                the payload are filled with the `pad` of their `Axis`.
             after: the stream that writes the leaves that are on the device already.
                 Left out, it is the current stream of the calling thread.
 
         Raises:
             LeafError: a value has no lifetime support; nothing was queued then.
+            AxisError: the payload does not fit into the static memory; the same.
             CaptureError: the current or the copy stream is capturing a graph.
             HandoffError: the copy stream is closed, this thread has paused it, or the
                 limit is reached and nothing in flight is taken.
@@ -148,25 +154,28 @@ class CopyStream:
             `max_in_flight`, while another thread pauses, and where large pageable
             leaves on their way fill all pinned memory up to `staging_limit`. Keeps host
             lifetime and host immutability; `wait` keeps order and device lifetime.
+            Copies into static memory go behind all work that the streams named to
+            `wait` for it have queued by then.
         """
         self._check_open("start")
         if after is not None and self._streams is not None:
             check_stream(after, self.device)
-        if keys is not None:
-            check_replaceable(value)
+        travels, put_back = parted(value, keys, prepares=True)
         self._polls.enter("start")
         try:
-            travels, found = prepared(
-                value if keys is None else entries_of(value, keys)
-            )
+            if into is not None or sizes is not None:
+                return self._static.start(
+                    self, value, into=into, sizes=sizes, keys=keys, after=after
+                )
+            travels, found = prepared(travels)
             if self._streams is None:
                 handoff = self._copied(travels, found)
             else:
                 handoff = self._start_queued(travels, found, after, self._streams)
         finally:
             self._polls.leave()
-        if keys is not None:
-            handoff.value = merged(value, handoff.value)
+        if put_back is not None:
+            handoff.value = put_back(handoff.value)
         return handoff
 
     def _copied(self, value: Any, found: Walk) -> Handoff[Any]:
@@ -200,9 +209,7 @@ class CopyStream:
             raise
         flight.set_off(queued.ready, handoff, flights.dropped)
         self.counters.add(leaves, queued.buffers, queued.alone)
-        stager = queue.stager
-        self.counters.staging_growths = stager.growths
-        self.counters.staging_waits = stager.waits
+        self.counters.add_staging(queue.stager)
         return handoff
 
     def _hand_out(self, handoff: Handoff[Any], stream: torch.Stream | None) -> None:
@@ -234,11 +241,21 @@ class CopyStream:
         # A consumer that is the copy stream itself needs no record of its own blocks.
         self.counters.records += record_handoff(handoff, consumer, own=key == self._id)
 
-    def fetch(self, value: T, *, after: torch.Stream | None = None) -> Fetch[T]:
+    def fetch(
+        self,
+        value: T,
+        *,
+        keys: Iterable[str] | None = None,
+        into: T | None = None,
+        after: torch.Stream | None = None,
+    ) -> Fetch[T]:
         """Queue the copies of a payload from the device to the host.
 
         Args:
-            value: a payload, a tensor, or a container of them.
+            value: a payload, a tensor, a container of them, or with `keys` a mapping.
+            keys: as for `start`.
+            into: static memory on the host, as made by `axes.empty_like(pinned=True)`;
+                read what was fetched before the next fetch into it is called.
             after: the stream that writes the leaves. Left out, it is the current
                 stream of the calling thread.
 
@@ -247,6 +264,7 @@ class CopyStream:
 
         Raises:
             LeafError: a value has no lifetime support.
+            AxisError: the payload does not fit into the static memory.
             CaptureError: the current stream or `after` is capturing a graph.
 
         Streams:
@@ -256,10 +274,14 @@ class CopyStream:
         """
         self._check_open("fetch")
         with self._polls.entered("fetch"):
-            found = walk(value)
+            travels, put_back = parted(value, keys, prepares=False)
+            found = walk(travels)
             if self._streams is None:
+                if into is not None:
+                    return self._static.fetch(self, value, into, keys, found)
                 with torch.no_grad():
-                    return Fetch(value, copied(found.leaves, self.device), self._polls)
+                    new = copied(found.leaves, self.device)
+                return Fetch(travels, new, self._polls, put_back=put_back)
             if self._streams.capturing():
                 raise CaptureError(call="fetch", stream="current")
             if after is None:
@@ -268,7 +290,10 @@ class CopyStream:
                 check_stream(after, self.device)
                 if self._streams.is_capturing(after):
                     raise CaptureError(call="fetch", stream="producer")
-            return Fetch(value, *self._fetcher.fetch(found, after))
+            if into is not None:
+                return self._static.fetch(self, value, into, keys, found, after=after)
+            queued = self._fetcher.fetch(found, after)
+            return Fetch(travels, *queued, put_back=put_back)
 
     def warm(self, nbytes: int) -> None:
         """Have pinned memory ready for leaves of `nbytes` in flight at once.
@@ -314,19 +339,8 @@ class CopyStream:
         Raises:
             HandoffError: no task takes what is in flight.
         """
-        until = time.monotonic() + PATIENCE
-        while self.full():
-            paused = bool(self._polls.paused_by)
-            event = None if paused else self._flights.oldest()
-            if event is not None or paused:
-                until = time.monotonic() + PATIENCE
-            elif time.monotonic() >= until:
-                self._flights.refuse("room")
-            if event is None:
-                await asyncio.sleep(NAP)
-            else:
-                await asyncio.sleep(0)
-                await self._polls.until((event,))
+        if self._streams is not None:
+            await self._flights.room(self.full)
 
     def pause(self) -> AbstractContextManager[None]:
         """Ask no event anything while another thread captures a graph.

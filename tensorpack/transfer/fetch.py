@@ -1,6 +1,6 @@
 """The way back: device leaves gathered, copied to pinned memory, readable when done."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, Never, TypeVar
 
 import torch
@@ -35,9 +35,12 @@ class Fetch(Generic[T]):
         leaves: Sequence[Any],
         polls: Poller,
         events: Sequence[torch.Event] = (),
+        *,
+        put_back: Callable[[Any], T] | None = None,
     ) -> None:
         # Made now, so that the caller may change the original, and its leaves may die.
         self._twin = rebuild(value, leaves)
+        self._put_back = put_back
         self._leaves = leaves
         self._events = events
         self._polls = polls
@@ -70,9 +73,10 @@ class Fetch(Generic[T]):
                 lacks (bfloat16, float8) stay tensors.
         """
         self._polls.synchronize(self._events)
-        if not numpy:
-            return self._twin
-        return rebuild(self._twin, [_as_array(leaf) for leaf in self._leaves])
+        found = self._twin
+        if numpy:
+            found = rebuild(found, [_as_array(leaf) for leaf in self._leaves])
+        return found if self._put_back is None else self._put_back(found)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for the result without blocking the running loop."""
@@ -97,26 +101,26 @@ class Fetcher:
         self._streams = streams
         self._device = device
         self._polls = polls
-        self._stream = streams.new(0)
-        self._last: torch.Event | None = None
+        self.stream = streams.new(0)
+        self.last: torch.Event | None = None
 
     def drain(self) -> None:
         """Block the host until every copy is done."""
-        if self._last is not None:
-            self._last.synchronize()
+        if self.last is not None:
+            self.last.synchronize()
 
     def fetch(
         self, found: Walk, after: torch.Stream
     ) -> tuple[list[Any], Poller, tuple[torch.Event, ...]]:
         """Queue the copies of walked leaves behind what `after` has queued."""
-        stream = self._stream
+        stream = self.stream
         # The sources are read by the fetch stream: the allocator must know. First, so
         # that they are safe also where an error ends what follows.
         record(found.leaves, stream, where=found.where)
         with self._streams.entered(stream), torch.no_grad():
             self._streams.record(after).wait(stream)
             new = each_once(found.leaves, self._queue)
-            ready = self._last = self._streams.record(stream)
+            ready = self.last = self._streams.record(stream)
         return new, self._polls, (ready,)
 
     def _queue(self, leaves: Sequence[Any]) -> list[Any]:

@@ -12,6 +12,7 @@ from tensorpack.errors import HandoffError
 from tensorpack.transfer.copy_queue import Queued
 from tensorpack.transfer.in_flight import Flight
 from tensorpack.transfer.polling import Poller
+from tensorpack.transfer.staging import Stager
 
 __all__ = ["Counters", "Handoff", "record_handoff"]
 
@@ -54,6 +55,11 @@ class Counters:
             self.bytes += buffer.nbytes
         for leaf in alone:
             self.bytes += _bytes_of(leaf)
+
+    def add_staging(self, stager: Stager) -> None:
+        """Take over what a stager has counted."""
+        self.staging_growths = stager.growths
+        self.staging_waits = stager.waits
 
 
 def _bytes_of(leaf: Any) -> int:

@@ -7,9 +7,12 @@ records an event on the consumer before it hands a payload out; the event is beh
 work that was queued for the payload before. When it is done, that payload is past.
 """
 
+import asyncio
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Never
 
 import torch
@@ -127,6 +130,16 @@ class Flights:
                 else:
                     self._polls.synchronize((event,))
 
+    @contextmanager
+    def entered(self) -> Iterator[Flight]:
+        """Enter a payload that is being started; forget it after an error."""
+        flight = self.enter()
+        try:
+            yield flight
+        except BaseException:
+            self.leave(flight)
+            raise
+
     def leave(self, flight: Flight) -> None:
         """Forget a payload that could not be started."""
         with self._lock:
@@ -173,6 +186,26 @@ class Flights:
                 if flight.owner() is None:
                     return flight.ready
         return None
+
+    async def room(self, full: Callable[[], bool]) -> None:
+        """Wait until there is room, without blocking the running loop.
+
+        Raises:
+            HandoffError: no task takes what is in flight.
+        """
+        until = time.monotonic() + PATIENCE
+        while full():
+            paused = bool(self._polls.paused_by)
+            event = None if paused else self.oldest()
+            if event is not None or paused:
+                until = time.monotonic() + PATIENCE
+            elif time.monotonic() >= until:
+                self.refuse("room")
+            if event is None:
+                await asyncio.sleep(NAP)
+            else:
+                await asyncio.sleep(0)
+                await self._polls.until((event,))
 
     def _await_taker(self) -> None:
         """Wait until another thread takes or drops a handoff; if none does, raise."""

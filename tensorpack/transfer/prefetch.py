@@ -20,6 +20,7 @@ def prefetch(
     device: torch.device | str | int | CopyStream,
     *,
     depth: int = 2,
+    keys: Iterable[str] | None = None,
 ) -> Iterator[T]:
     """Iterate batches on the device, with the next ones already on their way.
 
@@ -28,6 +29,7 @@ def prefetch(
         device: where to. All loaders and epochs of a device share one copy stream;
             pass a `CopyStream` to use another.
         depth: how many batches are on their way at most.
+        keys: names of the entries or fields of a batch that travel.
 
     Raises:
         ValueError: `depth` is less than 1, or not below `max_in_flight`.
@@ -51,10 +53,14 @@ def prefetch(
             f"which is {copies.max_in_flight}."
         )
         raise ValueError(msg)
-    return _prefetched(iter(batches), copies, depth)
+    if keys is not None and not isinstance(keys, str):
+        keys = tuple(keys)  # asked for each batch
+    return _prefetched(iter(batches), copies, depth, keys)
 
 
-def _prefetched(batches: Iterator[T], copies: CopyStream, depth: int) -> Iterator[T]:
+def _prefetched(
+    batches: Iterator[T], copies: CopyStream, depth: int, keys: Iterable[str] | None
+) -> Iterator[T]:
     """Keep `depth` batches on their way; give the started ones before an error."""
     started: deque[Handoff[T]] = deque()
     failure: BaseException | None = None
@@ -72,7 +78,7 @@ def _prefetched(batches: Iterator[T], copies: CopyStream, depth: int) -> Iterato
                 more, failure = False, error
                 break
             try:
-                started.append(copies.start(batch))
+                started.append(copies.start(batch, keys=keys))
             except StopIteration as error:
                 # Left alone it would end the loop as if the data were at their end.
                 more, failure = False, RuntimeError("a batch raised StopIteration")

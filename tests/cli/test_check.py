@@ -699,3 +699,31 @@ def test_check_reports_a_foreign_class_that_a_module_adopts(
     main(["check", "adopter"])
 
     assert "`checked.theirs:Theirs`: 1 field travel" in capsys.readouterr().out
+
+
+NAMED = """
+from torch import Tensor
+from tensorpack import HostOnly, payload
+
+@payload
+class Batch:
+    lens: Tensor
+    lens_cpu: Tensor
+    host_mask: Tensor | None
+    kept_cpu: HostOnly[Tensor]
+"""
+
+
+def test_leaf_that_its_name_keeps_on_the_host_is_noted(
+    package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a note, not a refusal: the name may be wrong as well."""
+    package(named=NAMED)
+
+    assert 0 == main(["check", "checked.named"])
+    text = capsys.readouterr().out
+    kept = "moves to the device; `HostOnly[Tensor]` keeps it on the host."
+    assert [
+        f"note: `Batch.lens_cpu`: {kept}",
+        f"note: `Batch.host_mask`: {kept}",
+    ] == [line for line in text.splitlines() if line.startswith("note")]

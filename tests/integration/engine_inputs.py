@@ -8,13 +8,22 @@ for one that an engine writes by hand, with its `to_device` and `record_stream`.
 import abc
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tensorpack import Borrowed, Dynamic, HostOnly, Payload, evolve, payload
+from tensorpack import (
+    Axis,
+    Borrowed,
+    Dynamic,
+    HostOnly,
+    Payload,
+    Size,
+    evolve,
+    payload,
+)
 
 KEYS = (
     "inputs",
@@ -25,6 +34,10 @@ KEYS = (
     "extra_inputs",
 )
 """The entries of the forward inputs that travel."""
+
+
+PerSequence = Annotated[Tensor, Axis("sequences", pad=0)]
+Blocks = Annotated[Tensor, Axis("sequences", pad=0), Axis("blocks", dim=1, pad=0)]
 
 
 class Modality(enum.Enum):
@@ -85,23 +98,25 @@ class ModelInputs(Payload):
     owned and recorded by the model, so they are neither moved nor recorded here.
     """
 
-    input_ids: Tensor
-    seq_length: Tensor
-    history_lengths: Tensor
-    block_offsets: Tensor
+    input_ids: Annotated[Tensor, Axis("tokens", dim=1, pad=0, lengths="seq_length")]
+    seq_length: PerSequence
+    history_lengths: PerSequence
+    block_offsets: Blocks
     is_decoding: bool
-    num_ignored_history: Tensor
+    num_ignored_history: PerSequence
     max_q_seqlen: int
     max_kv_seqlen: int
     sum_kv_seqlen: int
-    local_adapter_ids: Tensor | None = None
+    local_adapter_ids: PerSequence | None = None
     vision_inputs: VisionModelInputs | None = None
-    model_metas: Borrowed[list[dict[str, Any] | None] | None] = None
-    state_offsets: Tensor | None = None
-    target_hidden_states: Tensor | None = None
-    target_position_ids: Tensor | None = None
-    target_inputs_embeds: Tensor | None = None
-    mrope_pos_ids: Tensor | None = None
+    model_metas: Annotated[
+        Borrowed[list[dict[str, Any] | None] | None], Axis("sequences")
+    ] = None
+    state_offsets: PerSequence | None = None
+    target_hidden_states: Annotated[Tensor | None, Axis("tokens", dim=1, pad=0)] = None
+    target_position_ids: Annotated[Tensor | None, Axis("tokens", dim=1, pad=0)] = None
+    target_inputs_embeds: Annotated[Tensor | None, Axis("tokens", dim=1, pad=0)] = None
+    mrope_pos_ids: Annotated[Tensor | None, Axis("tokens", dim=1, pad=0)] = None
     dp_meta: DPMeta | None = None
     enable_microbatch: bool = False
     is_dummy: bool = False
@@ -115,14 +130,14 @@ class ModelInputs(Payload):
 class ModelInputsDelta(Payload):
     """What changes from one decoding step to the next."""
 
-    indices: Tensor | None
-    block_offsets: Tensor
-    indice_cpu: np.ndarray
+    indices: PerSequence | None
+    block_offsets: Blocks
+    indice_cpu: Annotated[np.ndarray, Axis("sequences", pad=0)]
     max_q_seqlen: int
     max_kv_seqlen: int
     sum_kv_seqlen: int
     is_decoding: bool = True
-    num_ignored_history: Tensor | None = None
+    num_ignored_history: PerSequence | None = None
 
     def __payload_prepare__(self) -> "ModelInputsDelta":
         """Make the indices from their host twin, just before they travel."""
@@ -135,32 +150,34 @@ class ModelInputsDelta(Payload):
 class SamplingInputs(Payload):
     """How the next tokens are sampled."""
 
-    temperature: Tensor | None = None
-    bad_words: Tensor | None = None
-    bad_mask: Tensor | None = None
-    stop_words: Tensor | None = None
-    stop_mask: Tensor | None = None
-    repetition_penalty: Tensor | None = None
-    top_k: Tensor | None = None
-    top_p: Tensor | None = None
-    min_p: Tensor | None = None
-    random_seeds: Tensor | None = None
-    random_offsets: Tensor | None = None
+    temperature: PerSequence | None = None
+    bad_words: Annotated[Tensor | None, Axis("sequences", pad=-1)] = None
+    bad_mask: Annotated[Tensor | None, Axis("sequences", pad=False)] = None
+    stop_words: Annotated[Tensor | None, Axis("sequences", pad=-1)] = None
+    stop_mask: Annotated[Tensor | None, Axis("sequences", pad=False)] = None
+    repetition_penalty: Annotated[Tensor | None, Axis("sequences", pad=1.0)] = None
+    top_k: Annotated[Tensor | None, Axis("sequences", pad=1)] = None
+    top_p: Annotated[Tensor | None, Axis("sequences", pad=1.0)] = None
+    min_p: PerSequence | None = None
+    random_seeds: PerSequence | None = None
+    random_offsets: PerSequence | None = None
     max_top_k: int = 1
     min_top_p: float = 1.0
     response_formats: HostOnly[tuple[object, ...]] = ()
     logits_processors: HostOnly[list[object] | None] = None
     max_num_logprobs: int | None = None
-    all_ids: Tensor | None = None
-    num_ignore_eos: Tensor | None = None
-    batch_size: int = 0
-    session_ctx: HostOnly[list[dict[str, Any]] | None] = None
+    all_ids: PerSequence | None = None
+    num_ignore_eos: PerSequence | None = None
+    batch_size: Annotated[int, Size("sequences")] = 0
+    session_ctx: Annotated[HostOnly[list[dict[str, Any]] | None], Axis("sequences")] = (
+        None
+    )
     session_to_cleanup: HostOnly[list[Any] | None] = None
-    generated_ids: Tensor | None = None
-    generated_ids_cpu: np.ndarray | None = None
+    generated_ids: PerSequence | None = None
+    generated_ids_cpu: Annotated[np.ndarray | None, Axis("sequences", pad=0)] = None
     max_repetition_ngram_size: int = 0
-    repetition_ngram_size: Tensor | None = None
-    repetition_ngram_threshold: Tensor | None = None
+    repetition_ngram_size: PerSequence | None = None
+    repetition_ngram_threshold: PerSequence | None = None
 
     def __payload_prepare__(self) -> "SamplingInputs":
         """Make the generated ids from their host twin, just before they travel."""

@@ -206,7 +206,8 @@ def test_wrong_use_of_a_copy_stream(act: Callable[[], object], text: str) -> Non
 
 REPLAY = (
     "is capturing a graph, and a replay would neither copy again nor keep the memory. "
-    "Transfer before the capture, and copy into the graph's static buffers."
+    "Transfer before the capture: `start(x, into=static)` before each replay; what is "
+    "on the device already, `axes.copy_(static, x)` copies inside the graph."
 )
 
 

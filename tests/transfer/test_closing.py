@@ -9,7 +9,7 @@ import torch
 
 from tensorpack import CopyStream, HandoffError
 from tensorpack.testing import Log, recorded_streams
-from tensorpack.transfer import copy_stream as transfer, in_flight as _flights
+from tensorpack.transfer import in_flight as _flights
 
 ONE = torch.ones(2)
 
@@ -83,7 +83,7 @@ def test_await_goes_on_while_another_thread_closes(log: Log) -> None:
 
 def test_room_that_nobody_makes(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no task takes what is in flight, `room` says so, as `start` does."""
-    monkeypatch.setattr(transfer, "PATIENCE", 0.05)
+    monkeypatch.setattr(_flights, "PATIENCE", 0.05)
     copies = CopyStream("cuda", max_in_flight=1)
     handoff = copies.start(ONE)
 
@@ -103,7 +103,7 @@ def test_room_that_nobody_makes(log: Log, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_room_lets_another_task_take(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it waits the loop goes on, so that a task may take the oldest."""
-    monkeypatch.setattr(transfer, "PATIENCE", 5)
+    monkeypatch.setattr(_flights, "PATIENCE", 5)
     copies = CopyStream("cuda", max_in_flight=1)
     handoff = copies.start(ONE)
 
