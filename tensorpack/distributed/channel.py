@@ -12,23 +12,42 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import attrs
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from tensorpack.distributed.wire import SMALL, WireLayout, layout_of
 from tensorpack.errors import RankError
 
-__all__ = ["BOUND", "Receiving", "Sending", "receiving", "sending"]
+__all__ = ["BOUND", "Known", "Receiving", "Sending", "receiving", "sending"]
 
 BOUND = 64
 """Layouts that the two ends of a channel remember."""
+
+
+@attrs.define(eq=False)
+class Known:
+    """What a sender knows of leaves with one layout.
+
+    Attributes:
+        key: what decides the layout.
+        layout: of the leaves.
+        holes: a meta tensor for each leaf, that holds its place.
+        number: by which the receivers know the layout; -1 before they do.
+    """
+
+    key: Hashable
+    layout: WireLayout
+    holes: list[Tensor]
+    number: int = -1
 
 
 class Sending:
     """The sender's end: finds the layout of leaves, and gives each a number."""
 
     def __init__(self, small: int = SMALL, bound: int = BOUND) -> None:
-        self._known: OrderedDict[Hashable, tuple[WireLayout, int]] = OrderedDict()
+        self._known: OrderedDict[Hashable, Known] = OrderedDict()
         self._small = small
         self._bound = bound
         self._next = 0
@@ -37,27 +56,32 @@ class Sending:
         """Return how many layouts are remembered."""
         return len(self._known)
 
-    def find(self, leaves: Sequence[Tensor]) -> tuple[WireLayout, int, bool, int]:
-        """Return a layout, its number, whether it was sent, and whom to forget."""
+    def find(self, leaves: Sequence[Tensor]) -> Known:
+        """Return what is known of leaves with this layout; nothing is promised yet."""
         key = tuple([(x.shape, x.dtype, x.stride()) for x in leaves])
-        found = self._known.get(key)
-        if found is not None:
-            self._known.move_to_end(key)
-            return *found, True, -1
-        layout = layout_of(leaves, small=self._small)
-        number = self._next
-        self._next += 1
-        self._known[key] = (layout, number)
-        if len(self._known) > self._bound:
-            _, (_, oldest) = self._known.popitem(last=False)
-            return layout, number, False, oldest
-        return layout, number, False, -1
+        known = self._known.get(key)
+        if known is None:
+            holes = [torch.empty_like(leaf, device="meta") for leaf in leaves]
+            known = Known(key, layout_of(leaves, small=self._small), holes)
+        return known
 
-    def undo(self, number: int) -> None:
-        """Take back a number that was given last and never sent."""
-        self._known = OrderedDict(
-            (key, known) for key, known in self._known.items() if known[1] != number
-        )
+    def promise(self, known: Known) -> tuple[bool, int]:
+        """Note that a layout is sent now.
+
+        Returns:
+            Whether the receivers know it already, and the number that both ends forget
+            with this message; -1 for none.
+        """
+        if known.number >= 0:
+            self._known.move_to_end(known.key)
+            return True, -1
+        known.number = self._next
+        self._next += 1
+        self._known[known.key] = known
+        if len(self._known) <= self._bound:
+            return False, -1
+        _, oldest = self._known.popitem(last=False)
+        return False, oldest.number
 
 
 class Receiving:

@@ -63,11 +63,9 @@ def broadcast(
     route = broadcast_route(own, src)
     if own.rank == src:
         end = sending(own.members, "all")
-        return message.send(value, own, route, end, _device(device))  # type: ignore[return-value]  # the source has a value
+        return message.send(value, own, route, end, device)  # type: ignore[return-value]  # the source has a value
     from_src = receiving(own.members, ("all", src))
-    found: T = message.receive(
-        own, route, from_src, _device(device), src, "broadcast"
-    )
+    found: T = message.receive(own, route, from_src, device)
     return found
 
 
@@ -124,14 +122,4 @@ def recv(
     """
     own = Group.of("recv", group, metadata_group)
     end = receiving(own.members, src)
-    return message.receive(own, recv_route(own, src), end, _device(device), src, "recv")
-
-
-def _device(device: torch.device | str | int | None) -> torch.device | None:
-    """Return a device with its index; None where the caller named none."""
-    if device is None:
-        return None
-    found = torch.device(device)
-    if found.type != "cpu" and found.index is None:
-        return torch.empty(0, device=found).device
-    return found
+    return message.receive(own, recv_route(own, src), end, device)

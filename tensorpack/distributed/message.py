@@ -26,6 +26,8 @@ from tensorpack.errors import LeafError, RankError
 __all__ = ["Message", "failure", "read", "receive", "send", "write"]
 
 T = TypeVar("T")
+Target = torch.device | str | int | None
+"""Where leaves are to arrive; None for the device of the group."""
 
 
 @attrs.frozen
@@ -97,15 +99,17 @@ def write(value: Any, end: Sending) -> Message:
                 remedy="Send a dense plain tensor, such as `x.detach()`, or mark the "
                 "field `HostOnly` or `Borrowed`.",
             )
-    skeleton = dump(value, once, numbers)
-    layout, number, known, forget = end.find(once)
+    known = end.find(once)
+    layout = known.layout
+    skeleton = dump(value, known.holes, numbers)
+    told, forget = end.promise(known)
     header = Header(
         Kind.VALUE,
-        number,
+        known.number,
         forget,
         layout.digest,
         layout.nbytes,
-        b"" if known else layout.text,
+        b"" if told else layout.text,
         skeleton,
     )
     return Message(header, layout, value, once, numbers)
@@ -117,9 +121,7 @@ def failure(error: BaseException) -> Header:
     return Header(Kind.ERROR, 0, -1, bytes(8), 0, b"", text.encode())
 
 
-def send(
-    value: T, group: Group, route: Route, end: Sending, target: torch.device | None
-) -> T:
+def send(value: T, group: Group, route: Route, end: Sending, target: Target) -> T:
     """Send a value; return what the receivers get.
 
     Raises:
@@ -137,7 +139,7 @@ def send(
     alone = message.alone(group.device)
     for leaf in alone:
         route.data(as_bytes(leaf))
-    wanted = group.device if target is None else target
+    wanted = _resolved(target, group)
     came = message.layout.cut(buffer, alone)
     new = [
         old if old.device == wanted else leaf
@@ -148,14 +150,7 @@ def send(
     return sent
 
 
-def receive(
-    group: Group,
-    route: Route,
-    end: Receiving,
-    target: torch.device | None,
-    source: int,
-    call: str,
-) -> Any:
+def receive(group: Group, route: Route, end: Receiving, target: Target) -> Any:
     """Receive a value.
 
     Raises:
@@ -163,13 +158,11 @@ def receive(
     """
     header = _receive_header(group, route)
     if header.kind is Kind.ERROR:
-        raise refused(header, source, call)
+        raise refused(header, route)
     problem: RankError | None = None
     layout: WireLayout | None = None
     try:
-        layout = end.layout(
-            header.number, header.layout, header.digest, header.forget
-        )
+        layout = end.layout(header.number, header.layout, header.digest, header.forget)
     except RankError as error:
         problem = error
     buffer = torch.empty(header.nbytes, dtype=torch.uint8, device=group.device)
@@ -184,19 +177,30 @@ def receive(
     return read(header, layout.cut(buffer, alone), group, target)
 
 
-def read(
-    header: Header, once: Sequence[Tensor], group: Group, target: torch.device | None
-) -> Any:
+def read(header: Header, once: Sequence[Tensor], group: Group, target: Target) -> Any:
     """Build the value of a message whose leaves are here."""
-    wanted = group.device if target is None else target
+    wanted = _resolved(target, group)
     return load(header.skeleton, moved(once, wanted, non_blocking=True))
 
 
-def refused(header: Header, source: int, call: str) -> RankError:
+def _resolved(target: Target, group: Group) -> torch.device:
+    """Return a device with its index.
+
+    It is asked when the message is over: a device that is not there must not keep a
+    rank from taking part.
+    """
+    if target is None:
+        return group.device
+    found = torch.device(target)
+    if found.type == "cpu" or ":" in str(found):
+        return found
+    return torch.device(found.type, torch.accelerator.current_device_index())
+
+
+def refused(header: Header, route: Route) -> RankError:
     """Return the error of a sender that could not send."""
-    return RankError(
-        call=call, rank=source, problem=header.skeleton.decode().removesuffix(".")
-    )
+    problem = header.skeleton.decode().removesuffix(".")
+    return RankError(call=route.call, rank=route.source, problem=problem)
 
 
 def as_bytes(leaf: Tensor) -> Tensor:

@@ -99,10 +99,14 @@ class Route:
     """Moves tensors from the sender to the receivers, in order.
 
     Attributes:
+        call: what the user has called.
+        source: the global rank that sends.
         header: moves the bytes of a header, on the header's device.
         data: moves leaves, on the group's device.
     """
 
+    call: str
+    source: int
     header: Callable[[Tensor], object]
     data: Callable[[Tensor], object]
 
@@ -110,6 +114,8 @@ class Route:
 def broadcast_route(group: Group, src: int) -> Route:
     """Return the route from one rank to all others."""
     return Route(
+        "broadcast",
+        src,
         lambda x: dist.broadcast(x, src, group=group.headers),
         lambda x: dist.broadcast(x, src, group=group.members),
     )
@@ -118,6 +124,8 @@ def broadcast_route(group: Group, src: int) -> Route:
 def send_route(group: Group, dst: int) -> Route:
     """Return the route to one rank."""
     return Route(
+        "send",
+        group.rank,
         lambda x: dist.send(x, dst, group=group.headers),
         lambda x: dist.send(x, dst, group=group.members),
     )
@@ -126,6 +134,8 @@ def send_route(group: Group, dst: int) -> Route:
 def recv_route(group: Group, src: int) -> Route:
     """Return the route from one rank."""
     return Route(
+        "recv",
+        src,
         lambda x: dist.recv(x, src, group=group.headers),
         lambda x: dist.recv(x, src, group=group.members),
     )

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tensorpack._plan.msgspec_structs import setter_of
@@ -36,15 +35,14 @@ def numbered(leaves: Sequence[Any]) -> tuple[list[Any], list[int]]:
     return once, [order[id(leaf)] for leaf in leaves]
 
 
-def dump(value: Any, once: Sequence[Tensor], numbers: Sequence[int]) -> bytes:
+def dump(value: Any, holes: Sequence[Tensor], numbers: Sequence[int]) -> bytes:
     """Write a walked value without its leaves.
 
     Args:
         value: what was walked.
-        once: its leaves, each object once.
-        numbers: for each place of a leaf in plan order, the leaf's number in `once`.
+        holes: a meta tensor for each leaf, each object once.
+        numbers: for each place of a leaf in plan order, the number of its hole.
     """
-    holes = [torch.empty_like(leaf, device="meta") for leaf in once]
     empty = rebuild(value, [holes[number] for number in numbers])
     text = io.BytesIO()
     pickler = _Pickler(text, {id(hole): n for n, hole in enumerate(holes)})
@@ -132,7 +130,7 @@ def _check(cls: type, digest: bytes) -> None:
 def _default(cls: Any, name: str) -> object:
     """Return the default of a field that does not travel; None if it has none."""
     made = getattr(cls, "__attrs_attrs__", None)
-    default = getattr(made, name).default if made is not None else None
+    default: Any = getattr(made, name).default if made is not None else None
     if hasattr(default, "factory") and hasattr(default, "takes_self"):
         return None if default.takes_self else default.factory()
     if made is None:

@@ -141,7 +141,8 @@ class WireLayout:
         """Return the leaf over the memory of the buffer, which is not a view of it."""
         leaf = torch.empty(0, dtype=place.torch_dtype, device=buffer.device)
         start = (place.offset or 0) // place.torch_dtype.itemsize
-        return leaf.set_(buffer.untyped_storage(), start, place.shape, place.stride)  # type: ignore[call-overload,no-any-return]  # torch's stub lacks this form
+        leaf.set_(buffer.untyped_storage(), start, place.shape, place.stride)
+        return leaf
 
 
 def unsendable(leaf: Any) -> str | None:
