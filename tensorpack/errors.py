@@ -21,6 +21,7 @@ __all__ = [
     "LeafCountError",
     "LeafError",
     "LifetimeError",
+    "RankError",
     "Refusal",
     "StreamError",
     "TensorpackError",
@@ -300,6 +301,35 @@ class HandoffError(TensorpackError, RuntimeError):
         self.problem = problem
         self.remedy = remedy
         super().__init__(text or f"`{call}`: {problem}. {remedy}")
+
+
+class RankError(TensorpackError, RuntimeError):
+    """A payload could not travel between ranks; every rank of the call raises.
+
+    Attributes:
+        call: what was called, or "".
+        rank: the rank on which it went wrong; -1 if that is this one.
+        problem: what is wrong.
+        remedy: what to do instead.
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        /,
+        *,
+        call: str = "",
+        rank: int = -1,
+        problem: str = "",
+        remedy: str = "",
+    ) -> None:
+        self.call = call
+        self.rank = rank
+        self.problem = problem
+        self.remedy = remedy
+        where = f"`{call}`: " if call else ""
+        who = f"rank {rank} could not send: " if rank >= 0 else ""
+        super().__init__(text or f"{where}{who}{problem}. {remedy}".rstrip())
 
 
 def its_fields(names: Iterable[str]) -> str:
