@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tensorpack._plan.msgspec_structs import setter_of
+from tensorpack._plan.makers import setter_of
 from tensorpack._plan.plan import ClassPlan
 from tensorpack._rules.markers import PLAN
 from tensorpack._walk.build import rebuild
