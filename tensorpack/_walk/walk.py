@@ -6,7 +6,7 @@ made by a second, keyed walk when something asks for them. Values whose type is 
 known at run time are walked here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Never
 
 from torch import Tensor
@@ -66,11 +66,12 @@ class Walk:
     )
 
     def __init__(self, value: Any, *, keyed: bool = False) -> None:
-        self.value = value
-        self.keyed = keyed
+        self.value: Any = value
+        self.keyed: bool = keyed
         self.leaves: list[Any] = []
-        self.add = self.leaves.append
-        self.hooked = self.only_tensors = False
+        self.add: Callable[[Any], None] = self.leaves.append
+        self.hooked: bool = False
+        self.only_tensors: bool = False
         self._open: list[int] = []  # of few objects: no set is quicker
         self._record_only: Walk | None = None
 

@@ -84,7 +84,7 @@ class Survey:
 
     def __init__(self, cls: str) -> None:
         self.cls = cls
-        self.marked_hosts = 0
+        self.marked_hosts: int = 0
         self.sizes: dict[str, int] = {}
         self.where: dict[str, Place] = {}
         self.runs: dict[str, Runs] = {}

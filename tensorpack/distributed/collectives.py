@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from tensorpack.distributed import message
 from tensorpack.distributed.channel import receiving, sending
+from tensorpack.distributed.message import receive_message, send_message
 from tensorpack.distributed.route import (
     Group,
     broadcast_route,
@@ -63,9 +63,9 @@ def broadcast(
     route = broadcast_route(own, src)
     if own.rank == src:
         end = sending(own.members, "all")
-        return message.send(value, own, route, end, device)  # type: ignore[return-value]  # the source has a value
+        return send_message(value, own, route, end, device)  # type: ignore[return-value]  # the source has a value
     from_src = receiving(own.members, ("all", src))
-    found: T = message.receive(own, route, from_src, device)
+    found: T = receive_message(own, route, from_src, device)
     return found
 
 
@@ -92,7 +92,7 @@ def send(
         As `broadcast`.
     """
     own = Group.of("send", group, metadata_group)
-    message.send(value, own, send_route(own, dst), sending(own.members, dst), None)
+    send_message(value, own, send_route(own, dst), sending(own.members, dst), None)
 
 
 def recv(
@@ -122,4 +122,4 @@ def recv(
     """
     own = Group.of("recv", group, metadata_group)
     end = receiving(own.members, src)
-    return message.receive(own, recv_route(own, src), end, device)
+    return receive_message(own, recv_route(own, src), end, device)

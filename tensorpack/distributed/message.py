@@ -23,7 +23,7 @@ from tensorpack.distributed.skeleton import dump, load, numbered
 from tensorpack.distributed.wire import WireLayout, unsendable
 from tensorpack.errors import LeafError, RankError
 
-__all__ = ["Message", "failure", "read", "receive", "send", "write"]
+__all__ = ["Message", "failure", "read", "receive_message", "send_message", "write"]
 
 T = TypeVar("T")
 Target = torch.device | str | int | None
@@ -121,7 +121,9 @@ def failure(error: BaseException) -> Header:
     return Header(Kind.ERROR, 0, -1, bytes(8), 0, b"", text.encode())
 
 
-def send(value: T, group: Group, route: Route, end: Sending, target: Target) -> T:
+def send_message(
+    value: T, group: Group, route: Route, end: Sending, target: Target
+) -> T:
     """Send a value; return what the receivers get.
 
     Raises:
@@ -150,7 +152,7 @@ def send(value: T, group: Group, route: Route, end: Sending, target: Target) -> 
     return sent
 
 
-def receive(group: Group, route: Route, end: Receiving, target: Target) -> Any:
+def receive_message(group: Group, route: Route, end: Receiving, target: Target) -> Any:
     """Receive a value.
 
     Raises:

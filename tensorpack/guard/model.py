@@ -79,7 +79,7 @@ class Model:
             order: which work is behind which.
             later: the same, as it decides about memory that is freed already.
         """
-        self.order = Order() if order is None else order
+        self.order: Order = Order() if order is None else order
         self.blocks: dict[Hashable, Block] = {}
         self._later = self.order if later is None else later
         self._found = found

@@ -85,7 +85,7 @@ class Watch:
         name: Callable[[StreamKey], str],
         driver: Driver,
     ) -> None:
-        self.model = Model(found, name)
+        self.model: Model = Model(found, name)
         self.driver = driver
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._busy = threading.Lock()
@@ -93,7 +93,7 @@ class Watch:
         self._memory: Addresses[int] = Addresses()
         self._ghosts: Addresses[tuple[Access, ...]] = Addresses()
         self._graphs = Graphs()
-        self.closed = False
+        self.closed: bool = False
 
     def close(self) -> None:
         """Take that the guard has ended."""

@@ -101,7 +101,7 @@ class Fetcher:
         self._streams = streams
         self._device = device
         self._polls = polls
-        self.stream = streams.new(0)
+        self.stream: torch.Stream = streams.new(0)
         self.last: torch.Event | None = None
 
     def drain(self) -> None:

@@ -214,7 +214,7 @@ class TestAdopted:
         assert 4.0 == evolve(value, ids=torch.ones(4)).total
 
         value.more = torch.ones(1)
-        with pytest.raises(LeafError, match="but no field"):
+        with pytest.raises(LeafError, match="but not a field"):
             value.to_device("meta")
 
     def test_fields_are_corrected(self) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import tensorpack
 from tensorpack import (
+    AxisError,
     CaptureError,
     CycleError,
     DefinitionError,
@@ -20,6 +21,7 @@ from tensorpack import (
     LeafError,
     LifetimeError,
     Payload,
+    RankError,
     StreamError,
     TensorpackError,
     UndecoratedError,
@@ -62,6 +64,9 @@ ERRORS = (
     HandoffError(call="wait", problem="it was taken", remedy="Wait once."),
     GuardError(problem="it cannot watch", remedy="Watch another."),
     HazardError(hazards=["one: freed.", "two: read."]),
+    AxisError(cls="Batch", key="x", problem="is bad", remedy="Mend it."),
+    RankError(call="recv", rank=1, problem="it is bad", remedy="Mend it."),
+    RankError(problem="it is bad", remedy="Mend it."),
 )
 each_error = pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
 
