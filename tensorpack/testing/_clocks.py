@@ -57,8 +57,8 @@ class Order:
 
     def __init__(self) -> None:
         self.changed: threading.Condition = threading.Condition(threading.RLock())
-        self.known = order.Order()
-        self.waited = order.Order()
+        self.known: order.Order = order.Order()
+        self.waited: order.Order = order.Order()
         self._askers: dict[frozenset[CodeType], Clock] = {}
         self.opened: list[Callable[[], None]] = []
         self._gates: dict[StreamId, frozenset[Gate]] = {}
