@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.utils
 from torch import Tensor
 
 from tensorpack import DefinitionError, payload
@@ -94,6 +95,7 @@ def test_builder_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> Non
     """Torch's builder asks for `setuptools`."""
     monkeypatch.setattr(native, "_missing", lambda: iter(()))
     monkeypatch.setitem(sys.modules, "torch.utils.cpp_extension", None)
+    monkeypatch.delattr(torch.utils, "cpp_extension", raising=False)
     monkeypatch.setenv("PATH", os.environ["PATH"])
 
     with pytest.raises(native.BuildError) as caught:

@@ -1,5 +1,7 @@
 """Types and objects inside one another: how deep is too deep, and what is said then."""
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -57,6 +59,16 @@ def chain(length: int) -> Link:
     return link
 
 
+@pytest.fixture
+def thousand_frames() -> Iterator[None]:
+    """Python's own limit: libraries that were imported before may have raised it."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("thousand_frames")
 def test_chain_of_payloads() -> None:
     """A short chain is walked; one that passes the end of the stack says so."""
     chain(50).to_device("meta")  # type: ignore[attr-defined]
