@@ -304,6 +304,28 @@ def held_until_synchronized() -> None:
     torch.cuda.synchronize()
 
 
+def batches_kept_two_steps() -> None:
+    # As an overlapped scheduler does it (SGLang, `batch_record_buf`): a list of two
+    # keeps each batch while the forward stream may read it, and the result of a step
+    # is waited for before the step after the next one is built.
+    schedule, forward = torch.cuda.current_stream(), torch.cuda.Stream()
+    kept: list[Tensor | None] = [None, None]
+    results: list[tuple[Tensor, torch.cuda.Event]] = []
+    for step in range(STEPS):
+        batch = torch.full(SIZE, float(step), device="cuda")
+        kept[step % 2] = batch
+        forward.wait_stream(schedule)
+        with torch.cuda.stream(forward):
+            result = torch.empty((), pin_memory=True)
+            result.copy_((batch * 2).mean(), non_blocking=True)
+            results.append((result, forward.record_event()))
+        if len(results) == 2:
+            result, done = results.pop(0)
+            done.synchronize()
+            assert 2.0 * (step - 1) == result.item()
+    torch.cuda.synchronize()
+
+
 def held_until_queried() -> None:
     copies, forward = torch.cuda.Stream(), torch.cuda.Stream()
     held: list[tuple[Tensor, torch.cuda.Event]] = []
@@ -536,6 +558,7 @@ RIGHT: dict[str, Callable[[], None]] = {
         freed_then_joined,
         joined_through_a_third_stream,
         held_until_synchronized,
+        batches_kept_two_steps,
         held_until_queried,
         one_stream,
         device_synchronized,
